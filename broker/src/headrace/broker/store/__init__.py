@@ -1,0 +1,1 @@
+"""Where cluster state lives: `base` is the interface, one module a backend."""
