@@ -13,6 +13,7 @@ from enum import IntEnum
 import lz4.frame
 import zstandard
 
+from headrace.protocol import limits
 from headrace.protocol.errors import CorruptBatch, UnsupportedFormat
 
 Buffer = bytes | bytearray | memoryview
@@ -43,7 +44,9 @@ def _zstd_compressor() -> zstandard.ZstdCompressor:
 def _zstd_decompressor() -> zstandard.ZstdDecompressor:
     found: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
     if found is None:
-        found = _local.decompressor = zstandard.ZstdDecompressor()
+        found = _local.decompressor = zstandard.ZstdDecompressor(
+            max_window_size=limits.UNCOMPRESSED_BYTES_MAX
+        )
     return found
 
 
@@ -59,7 +62,8 @@ def compress(codec: Codec, payload: Buffer) -> bytes:
 def decompress(codec: int, payload: Buffer, uncompressed_bytes: int) -> bytes:
     """The payload's `uncompressed_bytes` bytes.
 
-    Never makes more than `uncompressed_bytes` + 1 bytes, whatever the payload claims of itself.
+    Never makes more than `uncompressed_bytes` + 1 bytes, whatever the payload claims of itself,
+    and takes exactly one frame with nothing behind it.
 
     Raises:
         CorruptBatch: it isn't of that codec, or of another length than announced.
@@ -84,17 +88,24 @@ def decompress(codec: int, payload: Buffer, uncompressed_bytes: int) -> bytes:
 def _decompress_lz4(payload: Buffer, uncompressed_bytes: int) -> bytes:
     decompressor = lz4.frame.LZ4FrameDecompressor()
     try:
-        return bytes(decompressor.decompress(payload, max_length=uncompressed_bytes + 1))
-    except (RuntimeError, EOFError) as error:
+        plain = bytes(decompressor.decompress(payload, max_length=uncompressed_bytes + 1))
+    except (RuntimeError, EOFError, ValueError) as error:
         raise CorruptBatch(f"the payload is not an lz4 frame: {error}") from error
+    if not decompressor.eof or decompressor.unused_data:
+        raise CorruptBatch("the payload is not one whole lz4 frame of the announced length")
+    return plain
 
 
 def _decompress_zstd(payload: Buffer, uncompressed_bytes: int) -> bytes:
     try:
-        if zstandard.get_frame_parameters(payload).content_size == uncompressed_bytes:
-            return _zstd_decompressor().decompress(payload)
-        # A frame that hides or misstates its size is read through a window of the announced one.
-        with _zstd_decompressor().stream_reader(payload) as reader:
-            return reader.read(uncompressed_bytes + 1)
+        announced = zstandard.get_frame_parameters(payload).content_size
+        if announced not in (uncompressed_bytes, zstandard.CONTENTSIZE_UNKNOWN):
+            raise CorruptBatch(
+                f"the zstd frame is of {announced} bytes, the batch's header announces"
+                f" {uncompressed_bytes}"
+            )
+        return _zstd_decompressor().decompress(
+            payload, max_output_size=uncompressed_bytes, allow_extra_data=False
+        )
     except zstandard.ZstdError as error:
-        raise CorruptBatch(f"the payload is not a zstd frame: {error}") from error
+        raise CorruptBatch(f"the payload is not one whole zstd frame: {error}") from error

@@ -348,13 +348,16 @@ def from_code(
     code: str,
     message: str,
     *,
+    retriable: bool = False,
     retry_after_ms: int | None = None,
     details: dict[str, object] | None = None,
 ) -> HeadraceError:
     """The exception for a code that a broker answered. A code of a newer broker that this version
-    doesn't know becomes a plain `HeadraceError` that keeps the code."""
+    doesn't know becomes a plain `HeadraceError` that keeps the code and `retriable`; for known
+    codes the class says whether trying again can help."""
     cls = BY_CODE.get(code, HeadraceError)
     error = cls(message, retry_after_ms=retry_after_ms, details=details)
     if cls is HeadraceError:
-        error.code = code  # type: ignore[misc]  # the one place where an instance carries it
+        # The one place where an instance carries what is otherwise the class's.
+        error.code, error.retriable = code, retriable  # type: ignore[misc]
     return error

@@ -44,5 +44,6 @@ def split(body: Buffer, decoder: msgspec.msgpack.Decoder[T]) -> tuple[T, memoryv
     data = view[_LENGTH.size + length :]
     try:
         return decoder.decode(view[_LENGTH.size : _LENGTH.size + length]), data
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        # RecursionError: fields of a newer version are skipped, and may be nested without end.
         raise InvalidRequest(f"the frame's head is not of the documented form: {error}") from error

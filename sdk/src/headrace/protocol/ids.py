@@ -49,7 +49,7 @@ def parse_topic_id(text: str) -> TopicId:
     Raises:
         ValueError: not 32 hexadecimal digits.
     """
-    raw = bytes.fromhex(text)
-    if len(raw) != TOPIC_ID_BYTES:
+    raw = bytes.fromhex(text)  # which also takes spaces, so the text's length counts as well
+    if len(raw) != TOPIC_ID_BYTES or len(text) != TOPIC_ID_BYTES * 2:
         raise ValueError(f"a topic id is {TOPIC_ID_BYTES * 2} hexadecimal digits, got {text!r}")
     return TopicId(raw)

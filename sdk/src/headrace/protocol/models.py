@@ -51,7 +51,11 @@ class ErrorBody(Answer):
     def to_error(self) -> HeadraceError:
         """The exception that this body tells of."""
         return from_code(
-            self.code, self.message, retry_after_ms=self.retry_after_ms, details=self.details
+            self.code,
+            self.message,
+            retriable=self.retriable,
+            retry_after_ms=self.retry_after_ms,
+            details=self.details,
         )
 
 

@@ -6,7 +6,12 @@ reader skips it, a newer one fills it in.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+from headrace.protocol import limits
 
 BATCH_MEDIA_TYPE = "application/vnd.headrace.batch"
 """Content type of `/v1/produce` and `/v1/fetch`, both ways."""
@@ -20,12 +25,18 @@ READ_UNCOMMITTED = 0
 READ_COMMITTED = 1
 
 
+Count = Annotated[int, Meta(ge=0, le=(1 << 31) - 1)]
+"""A number of bytes or milliseconds: never negative, and small enough to add some up."""
+
+_PARTS = Meta(max_length=limits.PARTITIONS_PER_REQUEST_MAX)
+
+
 class ProducePart(msgspec.Struct, array_like=True, gc=False):
     """One partition's batch in a produce request: exactly one batch of `length` bytes."""
 
     topic_id: bytes
     partition: int
-    length: int
+    length: Count
 
 
 class ProduceRequest(msgspec.Struct, array_like=True, gc=False):
@@ -33,8 +44,8 @@ class ProduceRequest(msgspec.Struct, array_like=True, gc=False):
     doesn't wait). `timeout_ms` bounds the wait for replicas. A partition may appear once."""
 
     acks: int
-    timeout_ms: int
-    parts: list[ProducePart]
+    timeout_ms: Count
+    parts: Annotated[list[ProducePart], _PARTS]
 
 
 class ProduceResult(msgspec.Struct, array_like=True, gc=False):
@@ -53,7 +64,7 @@ class ProduceResult(msgspec.Struct, array_like=True, gc=False):
 class ProduceResponse(msgspec.Struct, array_like=True, gc=False):
     """Results in the order of the request's parts. `throttle_ms`: wait so long before the next."""
 
-    throttle_ms: int
+    throttle_ms: Count
     parts: list[ProduceResult]
 
 
@@ -69,7 +80,7 @@ class FetchPart(msgspec.Struct, array_like=True, gc=False):
     topic_id: bytes
     partition: int
     offset: int
-    max_bytes: int
+    max_bytes: Count
     leader_epoch: int = -1
     until: int = -1
 
@@ -78,11 +89,11 @@ class FetchRequest(msgspec.Struct, array_like=True, gc=False):
     """Long poll: answers when `min_bytes` are there over all parts, a part has an error, or
     `max_wait_ms` is over. `max_bytes` bounds the whole answer (the first batch always goes)."""
 
-    max_wait_ms: int
-    min_bytes: int
-    max_bytes: int
+    max_wait_ms: Count
+    min_bytes: Count
+    max_bytes: Count
     isolation: int
-    parts: list[FetchPart]
+    parts: Annotated[list[FetchPart], _PARTS]
 
 
 class FetchResult(msgspec.Struct, array_like=True, gc=False):
@@ -95,12 +106,12 @@ class FetchResult(msgspec.Struct, array_like=True, gc=False):
     high_watermark: int = -1
     last_stable_offset: int = -1
     log_start_offset: int = -1
-    length: int = 0
+    length: Count = 0
     leader_epoch: int = -1
 
 
 class FetchResponse(msgspec.Struct, array_like=True, gc=False):
     """Results in the order of the request's parts."""
 
-    throttle_ms: int
+    throttle_ms: Count
     parts: list[FetchResult]
