@@ -100,9 +100,7 @@ class Log:
         then `await locate_cold(...)`."""
         raise NotImplementedError
 
-    async def locate_cold(
-        self, offset: int, *, max_bytes: int, end_offset: int
-    ) -> LogSlice | None:
+    async def locate_cold(self, offset: int, *, max_bytes: int, end_offset: int) -> LogSlice | None:
         """As `locate`, with threads for what is not in memory."""
         raise NotImplementedError
 

@@ -18,6 +18,7 @@ prefixes never see it.
 
 from __future__ import annotations
 
+import builtins
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -104,7 +105,7 @@ class Store(Protocol):
     async def cas(self, change: Change) -> Outcome:
         """One compare-and-swap. Never raises for a doubtful outcome: that is `Unknown`."""
 
-    async def cas_many(self, changes: Sequence[Change]) -> list[Outcome]:
+    async def cas_many(self, changes: Sequence[Change]) -> builtins.list[Outcome]:
         """Independent compare-and-swaps, an outcome for each: some may be refused and the others
         done. Not atomic over the whole."""
 

@@ -1,0 +1,1 @@
+"""HTTP: one table of endpoints, from which the routes and the OpenAPI document are made."""

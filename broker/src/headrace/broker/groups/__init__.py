@@ -1,0 +1,1 @@
+"""Consumer groups: committed offsets as records of the internal topic `__offsets`."""
