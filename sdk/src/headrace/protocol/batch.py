@@ -338,6 +338,27 @@ def check_sealed_crc(data: Buffer, header: BatchHeader) -> None:
         raise CorruptBatch("the batch's checksum is wrong: it was damaged on its way")
 
 
+def check_whole(data: Buffer, header: BatchHeader) -> None:
+    """Shape and both checksums of the one batch that `data` is; the payload stays closed.
+
+    Raises:
+        CorruptBatch: one of them is wrong; `details` has the offsets unless they are damaged.
+        UnsupportedFormat: something of a newer version.
+    """
+    check_shape(header, len(data))
+    if not is_assigned_crc_good(data):
+        raise CorruptBatch("the checksum of the batch's offsets is wrong: it was damaged")
+    try:
+        check_sealed_crc(data, header)
+    except CorruptBatch as error:
+        raise _with_offsets(error, header) from None
+
+
+def _with_offsets(error: CorruptBatch, header: BatchHeader) -> CorruptBatch:
+    error.details = {"first_offset": header.base_offset, "last_offset": header.last_offset}
+    return error
+
+
 def assigned_bytes(
     length: int, *, base_offset: int, append_time_ms: int, leader_epoch: int
 ) -> bytes:
@@ -381,15 +402,11 @@ def decode_columns(data: Buffer, header: BatchHeader | None = None) -> Columns:
     """
     if header is None:
         header = read_header(data)
-    check_shape(header, len(data))
-    if not is_assigned_crc_good(data):
-        raise CorruptBatch("the checksum of the batch's offsets is wrong: it was damaged")
+    check_whole(data, header)
     try:
-        check_sealed_crc(data, header)
         return _decode_payload(memoryview(data)[HEADER_BYTES:], header)
     except CorruptBatch as error:
-        error.details = {"first_offset": header.base_offset, "last_offset": header.last_offset}
-        raise
+        raise _with_offsets(error, header) from error.__cause__
 
 
 def _decode_payload(payload: memoryview, header: BatchHeader) -> Columns:
@@ -446,6 +463,7 @@ def records(topic: str, partition: int, data: Buffer, header: BatchHeader) -> li
         CorruptBatch, UnsupportedFormat: as `decode_columns`.
     """
     if header.is_control:
+        check_whole(data, header)
         return []
     columns = decode_columns(data, header)
     count, base, first = header.record_count, header.base_offset, header.first_timestamp_ms

@@ -1,0 +1,57 @@
+# Everything a contributor types. `make help` lists it.
+# Nothing is installed outside this folder: tools and packages live in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# A hash of what decides the set of packages; when it changes, the next target installs again.
+STAMP := $(VENV)/.installed-$(shell cksum pyproject.toml | tr ' ' '-' | cut -d- -f1,2)
+
+.DEFAULT_GOAL := help
+.PHONY: help setup check test demo bench simulate soak docs format clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | while IFS='|' read -r verb text; do printf '%-16s %s\n' "$$verb" "$$text"; done
+
+setup: $(STAMP) ## .venv with everything that developing needs
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+		echo "Headrace needs Python 3.11 or newer; '$(PYTHON)' is $$($(PYTHON) --version 2>&1 || echo missing)."; \
+		echo "Install one, or name it: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
+		echo "Python can't make a virtual environment; on Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@rm -f $(VENV)/.installed-*
+	@touch $@
+
+check: $(STAMP) ## lint, format, types, layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+test: $(STAMP) ## the whole test suite (soak tests aside)
+	$(BIN)/python -m pytest
+
+demo: $(STAMP) ## a broker, real data through it, a SIGKILL in the middle, nothing missing
+	$(BIN)/headrace demo
+
+bench: $(STAMP) ## throughput and latency of this machine (bench/README.md says how to read it)
+	$(BIN)/python bench/run.py
+
+simulate: $(STAMP) ## property tests with many times more examples; HYPOTHESIS_PROFILE to change how many
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-long} $(BIN)/python -m pytest tests/properties --timeout 3600
+
+soak: $(STAMP) ## the long forms: kill after kill under load
+	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-long} $(BIN)/python -m pytest -m soak --timeout 7200
+
+docs: $(STAMP) ## write the generated pages of docs/ again
+	$(BIN)/python docs/generate.py
+
+format: $(STAMP) ## let ruff format and repair what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove .venv and all caches
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build

@@ -1,0 +1,1 @@
+"""Code that tests share; imported as `testkit`."""
