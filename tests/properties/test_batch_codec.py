@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
-from testkit.batches import Row, Sealed, assign, codecs, header_maps, pack, rows, seal, timestamps
 
 from headrace.protocol import batch
 from headrace.protocol.compression import Codec
 from headrace.protocol.errors import CorruptBatch, UnsupportedFormat
 from headrace.protocol.record import Record
+from testkit.batches import Row, Sealed, assign, codecs, header_maps, pack, rows, seal, timestamps
 
 BASE_OFFSET = 1_000
 
@@ -165,11 +165,7 @@ def test_rubbish_under_a_good_checksum_is_a_corrupt_batch_or_makes_sense(
     raw = seal(pack(*columns), header)
     try:
         found = _read(raw)
-    except CorruptBatch as error:
-        assert error.details in (
-            {},  # refused for its header, before anything in it was believed
-            {"first_offset": BASE_OFFSET, "last_offset": BASE_OFFSET + last_offset_delta},
-        )
+    except CorruptBatch:
         return
     assert len(found) == record_count
     offsets = [record.offset for record in found]
