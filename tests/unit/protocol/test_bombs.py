@@ -94,7 +94,7 @@ def test_a_payload_is_exactly_one_frame(codec: Codec, compress: Compress, spoil:
 
 
 def test_a_zstd_window_larger_than_any_payload_is_refused() -> None:
-    """A frame may ask its reader for a window of gigabytes; ours is as large as a payload may be."""
+    """A frame may ask for a window of gigabytes; ours is as large as a payload may be."""
     parameters = zstandard.ZstdCompressionParameters(
         window_log=27, write_content_size=False, compression_level=1
     )

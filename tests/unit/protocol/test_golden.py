@@ -59,8 +59,9 @@ def test_a_compressed_batch_is_written_with_the_same_fields(codec: Codec) -> Non
     """The compressed bytes are the library's business and may change with its version."""
     new = batch.read_header(_assigned(batch.encode_records(ROWS, codec=codec)))
     old = batch.read_header(_golden(f"batch-v1-{codec.name.lower()}"))
-    theirs = {"length": 0, "assigned_crc": 0, "sealed_crc": 0}
-    assert new._replace(**theirs) == old._replace(**theirs)
+    assert new == old._replace(
+        length=new.length, assigned_crc=new.assigned_crc, sealed_crc=new.sealed_crc
+    )
 
 
 def test_a_batch_fresh_from_the_producer() -> None:
