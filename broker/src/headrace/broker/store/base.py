@@ -19,7 +19,7 @@ prefixes never see it.
 from __future__ import annotations
 
 import builtins
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -65,6 +65,7 @@ class Unknown:
 
 
 Outcome = Applied | Refused | Unknown
+Outcomes = list[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +110,7 @@ class Store(Protocol):
         """Independent compare-and-swaps, an outcome for each: some may be refused and the others
         done. Not atomic over the whole."""
 
-    def watch(self, prefix: str) -> AsyncIterator[WatchEvent]:
+    def watch(self, prefix: str) -> AsyncGenerator[WatchEvent, None]:
         """A `Snapshot`, then changes as they come, without end; reconnects by itself. Close the
         iterator to stop. Level-triggered: each key's last event is its newest state."""
 
