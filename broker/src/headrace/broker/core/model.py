@@ -7,9 +7,10 @@ lead. Nothing here knows a store, a clock or a broker process.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, Mapping, NamedTuple
+from typing import Literal, NamedTuple
 
 from headrace.protocol.ids import TopicId
 

@@ -339,7 +339,8 @@ class _File:
             rows = (
                 self._usable()
                 .execute(
-                    "SELECT key, value, revision FROM objects WHERE key >= ? AND key < ? ORDER BY key",
+                    "SELECT key, value, revision FROM objects"
+                    " WHERE key >= ? AND key < ? ORDER BY key",
                     (prefix, prefix + "\U0010ffff"),
                 )
                 .fetchall()
