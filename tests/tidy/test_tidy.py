@@ -1,0 +1,145 @@
+"""House rules that no linter knows: leftovers, long functions, names that hide the stdlib."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FUNCTION_LINES_MAX = 70
+FILE_LINES_MAX = 600
+SOURCES = sorted(
+    file
+    for root in ROOT.glob("*/src")
+    for file in root.rglob("*.py")
+    if "__pycache__" not in file.parts
+)
+TESTS = sorted((ROOT / "tests").rglob("*.py"))
+
+# Written in pieces, so that this file doesn't find itself.
+LEFTOVERS = re.compile(
+    r"\b(TO" r"DO|FIX" r"ME|X" r"XX|HA" r"CK)\b|\b(for no" r"w|place" r"holder)\b", re.IGNORECASE
+)
+BANNED = {
+    r"\bprint\(": "print() in a library; log, or write to the console object",
+    r"\bbreakpoint\(|\bpdb\b": "a debugger",
+    r"time\.sleep\(": "a sleep that blocks the loop",
+    r"except:|except BaseException:\s*pass": "an except that hides everything",
+    r"\bpickle\.|import pickle|(?<![.\w])(eval|exec)\(": "code from data",
+    r"os\.environ\[": "environment read in the middle; settings.py does that",
+    r"utcnow\(|datetime\.now\(\)": "a clock without a zone",
+}
+# path → patterns that are its business
+ALLOWED = {
+    "headrace/cli": (r"\bprint\(", r"time\.sleep\("),
+    "headrace/demo": (r"\bprint\(", r"time\.sleep\("),
+}
+
+
+def _relative(file: Path) -> str:
+    return file.relative_to(ROOT).as_posix()
+
+
+def _code(file: Path) -> Iterator[tuple[int, str]]:
+    """The file's lines by number, without what stands in strings and comments."""
+    lines: dict[int, str] = {}
+    with file.open("rb") as stream:
+        for token in tokenize.tokenize(stream.readline):
+            if token.type not in {tokenize.STRING, tokenize.COMMENT, tokenize.ENCODING}:
+                number = token.start[0]
+                before = lines.get(number, "")
+                joined = before[-1:].isalnum() and token.string[:1].isalpha()
+                lines[number] = before + " " * joined + token.string
+    yield from lines.items()
+
+
+def _functions(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node
+
+
+def _code_lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of the body, its docstring aside."""
+    first = function.body[0]
+    has_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    start = (first.end_lineno or 0) + 1 if has_docstring else first.lineno
+    return (function.end_lineno or 0) - start + 1
+
+
+@pytest.mark.parametrize("file", SOURCES + TESTS, ids=_relative)
+def test_no_leftovers(file: Path) -> None:
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        found = LEFTOVERS.search(line)
+        assert not found, f"{_relative(file)}:{number} still says {found[0]!r}"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_relative)
+def test_no_banned_calls(file: Path) -> None:
+    allowed = {
+        pattern
+        for folder, patterns in ALLOWED.items()
+        if f"/{folder}/" in f"/{_relative(file)}"
+        for pattern in patterns
+    }
+    for pattern, why in BANNED.items():
+        if pattern not in allowed:
+            for number, line in _code(file):
+                assert not re.search(pattern, line), f"{_relative(file)}:{number}: {why}"
+
+
+@pytest.mark.parametrize("file", SOURCES + TESTS, ids=_relative)
+def test_functions_and_files_are_short_enough_to_be_read(file: Path) -> None:
+    text = file.read_text()
+    lines = text.count("\n")
+    assert lines <= FILE_LINES_MAX, f"{_relative(file)} has {lines} lines: which two nouns is it?"
+    for function in _functions(ast.parse(text)):
+        size = _code_lines(function)
+        assert size <= FUNCTION_LINES_MAX, f"{_relative(file)}: {function.name} has {size} lines"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_relative)
+def test_public_things_are_described(file: Path) -> None:
+    tree = ast.parse(file.read_text())
+    assert ast.get_docstring(tree), f"{_relative(file)} doesn't say what it is for"
+    for node in tree.body:
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            described = node.name.startswith("_") or ast.get_docstring(node)
+            assert described, f"{_relative(file)}: {node.name} has no docstring"
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_relative)
+def test_no_module_is_named_like_one_of_the_standard_library(file: Path) -> None:
+    """Running a file by its path puts its folder first on sys.path (CONTRIBUTING.md)."""
+    deliberate = {"headrace/sdk/json.py"}  # promised to users; nothing in that folder is a script
+    if not any(_relative(file).endswith(name) for name in deliberate):
+        assert file.stem not in sys.stdlib_module_names, _relative(file)
+
+
+@pytest.mark.parametrize("file", SOURCES, ids=_relative)
+def test_no_module_is_a_drawer_for_everything(file: Path) -> None:
+    drawers = {"utils", "util", "helpers", "helper", "common", "misc"}
+    assert file.stem not in drawers
+    assert file.parent.name not in drawers
+
+
+def test_no_two_test_files_share_a_path_below_their_folder() -> None:
+    """`--import-mode=importlib` allows equal names; equal names are still hard to tell apart."""
+    names = [file.relative_to(ROOT / "tests").as_posix() for file in TESTS]
+    assert len(names) == len(set(names))
+
+
+def test_the_imports_keep_their_layers() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", "from importlinter.cli import lint_imports_command as f; f()",
+         "--no-logo", "--no-cache"],
+        cwd=ROOT, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
