@@ -84,11 +84,9 @@ def next_standing(local: LocalState, registered: Registration | None) -> Standin
     known = registered.generation if registered else Generation(0, 0)
     session = registered.session if registered else 0
     if local.meta is None:
-        return (
-            Standing(session + 1, _lost_disk(known), "disk" if registered else "nothing")
-            if registered
-            else Standing(session + 1, known, "nothing")
-        )
+        if registered is None:
+            return Standing(1, known, "nothing")
+        return Standing(session + 1, _lost_disk(known), "disk")
     base = Generation(*map(max, known, local.meta.generation))
     following = max(session, local.meta.session) + 1
     if local.meta.session < session:

@@ -243,7 +243,7 @@ def _parse_int(key: ConfigKey, value: ConfigValue) -> ConfigValue:
     if number is None:
         raise InvalidConfig(f"{key.name}: {_shown(value)} is not a whole number")
     if not key.low <= number <= key.high:
-        raise InvalidConfig(f"{key.name}: {number} is not between {key.low} and {key.high}")
+        raise InvalidConfig(f"{key.name}: {_shown(number)} is not between {key.low} and {key.high}")
     return number
 
 

@@ -1,0 +1,236 @@
+"""This broker's place in the cluster: its registration, its lease, and that nobody took them over.
+
+A start takes the next session by compare-and-swap on the registration (replication.md R21), after
+the volume's meta was written with the same numbers, and only once the former session's process is
+known to be gone: by the volume itself, or by its lease having stood still. Then the lease is
+renewed every two seconds. A store that doesn't answer changes nothing; a higher session read means
+that another process has this broker's id, and this one must stop at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+
+from headrace.broker.controller import leases
+from headrace.broker.controller.leases import Lease, LeaseWatch
+from headrace.broker.controller.timing import TimeSource
+from headrace.broker.controller.updates import StoreWriter, Write
+from headrace.broker.core import encoding
+from headrace.broker.core.liveness import RENEW_PERIOD_S
+from headrace.broker.core.model import BrokerState, Registration, Unreadable
+from headrace.broker.core.standing import (
+    LocalMeta,
+    LocalState,
+    Standing,
+    former_process_is_gone,
+    next_standing,
+)
+from headrace.broker.store import keys
+from headrace.broker.store.base import Item
+from headrace.protocol.errors import Conflict, HeadraceError, StoreUnavailable
+
+log = logging.getLogger(__name__)
+
+Prepare = Callable[[LocalMeta], Awaitable[None]]
+"""Writes the volume's meta and syncs it; nothing may be registered before it returned."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """Who this broker is and where it is reached."""
+
+    broker_id: int
+    url: str
+    rack: str | None = None
+    software: str = ""
+
+
+class Membership:
+    """One process's registration and lease. `join`, then `keep` as a task, then `leave`."""
+
+    def __init__(
+        self,
+        writer: StoreWriter,
+        identity: Identity,
+        *,
+        clock: TimeSource,
+        on_overtaken: Callable[[str], None],
+    ) -> None:
+        self._writer = writer
+        self._identity = identity
+        self._clock = clock
+        self._on_overtaken = on_overtaken
+        self._key = keys.broker(identity.broker_id)
+        self._lease_key = keys.broker_lease(identity.broker_id)
+        self._nonce = secrets.token_hex(8)
+        self._beat = 0
+        self._registration: Registration | None = None
+        self.overtaken = False
+
+    @property
+    def registration(self) -> Registration:
+        """This process's registration; only after `join`."""
+        if self._registration is None:
+            raise StoreUnavailable("this broker hasn't registered yet: it is starting")
+        return self._registration
+
+    async def join(
+        self, cluster_id: str, local: LocalState, prepare: Prepare, *, store_term: int
+    ) -> Standing:
+        """Takes a session. What it may still count on is in the answer.
+
+        Raises:
+            Conflict: a live process has this broker's id.
+        """
+        former = _decoded(await self._writer.read(self._key))
+        if former is not None and not former_process_is_gone(local, former):
+            await self._wait_until_gone(former)
+        standing = next_standing(local, former)
+        await prepare(
+            LocalMeta(
+                cluster_id,
+                self._identity.broker_id,
+                standing.generation,
+                standing.session,
+                store_term,
+            )
+        )
+        taken = self._new_registration(standing, former)
+        item = await self._writer.update(self._key, lambda found: _take(found, former, taken))
+        if _decoded(item) != taken:
+            raise _in_use(self._identity.broker_id)
+        self._registration = taken
+        await self._renew()
+        return standing
+
+    async def keep(self) -> None:
+        """Renews the lease, for ever. For a task."""
+        while not self.overtaken:
+            await self._clock.sleep(RENEW_PERIOD_S)
+            try:
+                await self._renew()
+            except HeadraceError as error:
+                log.warning("the lease wasn't renewed: %s", error)
+
+    async def set_state(self, state: BrokerState) -> None:
+        """Says what this broker is doing, for elections and placement."""
+        session = self.registration.session
+
+        def compute(item: Item | None) -> Write | None:
+            present = _decoded(item)
+            if present is None or present.session != session:
+                return None
+            if present.state == state:
+                return None
+            changed = replace(present, state=state, version=present.version + 1)
+            return Write(encoding.encode_registration(changed))
+
+        item = await self._writer.update(self._key, compute)
+        self._check(_decoded(item))
+
+    async def leave(self) -> None:
+        """Gives the lease up, so that nobody waits for it to stand still."""
+        await self._renew(released=True)
+
+    async def check(self) -> None:
+        """Reads the registration: somebody newer may have taken it."""
+        self._check(_decoded(await self._writer.read(self._key)))
+
+    async def _renew(self, *, released: bool = False) -> None:
+        self._beat += 1
+        mine = self.registration
+        lease = Lease(mine.broker_id, mine.session, self._beat, released)
+
+        def compute(item: Item | None) -> Write | None:
+            present = leases.decode(item.value) if item else None
+            if present is not None and present.session > lease.session:
+                self._be_overtaken(present.session)
+                return None
+            return None if present == lease else Write(lease.encode())
+
+        if not self.overtaken:
+            await self._writer.update(self._lease_key, compute)
+
+    async def _wait_until_gone(self, former: Registration) -> None:
+        """Until the former process's lease has stood still for long enough; if it moves, that
+        process is alive."""
+        watch = LeaseWatch()
+        first: bytes | None = None
+        while not watch.stood_still(self._lease_key):
+            item = await self._writer.read(self._lease_key)
+            content = item.value if item else b""
+            first = content if first is None else first
+            if content != first:
+                raise _in_use(self._identity.broker_id)
+            watch.saw(self._lease_key, content, now_s=self._clock.monotonic())
+            if watch.released(self._lease_key, former.session):
+                return
+            await self._clock.sleep(RENEW_PERIOD_S / 2)
+
+    def _new_registration(self, standing: Standing, former: Registration | None) -> Registration:
+        return Registration(
+            broker_id=self._identity.broker_id,
+            session=standing.session,
+            generation=standing.generation,
+            url=self._identity.url,
+            rack=self._identity.rack,
+            software=self._identity.software,
+            nonce=self._nonce,
+            version=former.version + 1 if former else 0,
+        )
+
+    def _check(self, present: Registration | None) -> None:
+        """Absence proves nothing: the registration may have been removed by hand."""
+        if present is None or self._registration is None:
+            return
+        if present.session > self._registration.session or present.nonce != self._nonce:
+            self._be_overtaken(present.session)
+            raise _in_use(self._identity.broker_id)
+        self._registration = present
+
+    def _be_overtaken(self, session: int) -> None:
+        if self.overtaken:
+            return
+        self.overtaken = True
+        self._on_overtaken(
+            f"another process registered as broker {self._identity.broker_id} with session"
+            f" {session} (this one has {self.registration.session}): stopping, as two brokers"
+            " can't have one id"
+        )
+
+
+def _take(found: Item | None, former: Registration | None, taken: Registration) -> Write | None:
+    """Registers, if the registration still is the one that the session was computed from."""
+    present = _decoded(found)
+    return Write(encoding.encode_registration(taken)) if present == former else None
+
+
+def _decoded(item: Item | None) -> Registration | None:
+    """The registration; one that can't be read stops the start rather than being overwritten."""
+    if item is None:
+        return None
+    registration = encoding.decode_registration(item.value)
+    if isinstance(registration, Unreadable):
+        raise StoreUnavailable(
+            f"the store's object {item.key} can't be read ({registration.reason}): repair it, or"
+            " start the version of Headrace that wrote it"
+        )
+    return registration
+
+
+def _in_use(broker_id: int) -> Conflict:
+    return Conflict(
+        f"broker id {broker_id} is in use by a live process: stop that one, or give this one"
+        " another id (broker.id)"
+    )
+
+
+async def cancel_all(tasks: set[asyncio.Task[None]]) -> None:
+    """Cancels tasks and waits for their end."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
