@@ -5,7 +5,7 @@ Everything here touches each record, so the callers run it off the loop above 64
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.protocol import batch
@@ -24,32 +24,69 @@ class Placed:
     batch: bytes
 
 
+Row = tuple[bytes | None, bytes | None, int, dict[str, bytes | None]]
+
+ROW_OVERHEAD_BYTES = 40
+"""What a record may cost beside its own bytes: MessagePack's prefixes, its timestamp and delta."""
+
+
 def to_batches(
-    records: Sequence[JsonRecord], *, partition_count: int, now_ms: int, sticky: int, codec: Codec
+    records: Sequence[JsonRecord],
+    *,
+    partition_count: int,
+    now_ms: int,
+    sticky: int,
+    codec: Codec,
+    batch_bytes_max: int,
 ) -> list[Placed]:
-    """One batch a partition, in the order of the partitions' first records. A record without
-    partition goes where its key says, without a key to `sticky`.
+    """The records as batches no larger than `batch_bytes_max` where that can be, each partition's
+    in order. A record without partition goes where its key says, without a key to `sticky`.
 
     Raises:
         PartitionNotFound, InvalidRequest, InvalidTimestamp, RecordTooLarge: as they say.
     """
     places: dict[int, list[int]] = {}
-    rows = []
+    rows: list[Row] = []
     for index, record in enumerate(records):
-        key = text_to_bytes(record.key)
-        places.setdefault(_place(record, key, partition_count, sticky), []).append(index)
-        headers = {name: text_to_bytes(value) for name, value in record.headers.items()}
-        _check_header_names(headers)
-        stamp = now_ms if record.timestamp_ms is None else record.timestamp_ms
-        rows.append((key, text_to_bytes(record.value), stamp, headers))
+        row = _row(record, now_ms)
+        rows.append(row)
+        places.setdefault(_place(record, row[0], partition_count, sticky), []).append(index)
     return [
         Placed(
             partition,
             tuple(indexes),
             bytes(batch.encode_records([rows[index] for index in indexes], codec=codec)),
         )
-        for partition, indexes in places.items()
+        for partition, all_indexes in places.items()
+        for indexes in _cut(all_indexes, rows, batch_bytes_max - batch.HEADER_BYTES)
     ]
+
+
+def _row(record: JsonRecord, now_ms: int) -> Row:
+    headers = {name: text_to_bytes(value) for name, value in record.headers.items()}
+    _check_header_names(headers)
+    stamp = now_ms if record.timestamp_ms is None else record.timestamp_ms
+    return text_to_bytes(record.key), text_to_bytes(record.value), stamp, headers
+
+
+def _cut(indexes: Sequence[int], rows: Sequence[Row], bytes_max: int) -> Iterator[list[int]]:
+    """`indexes` in runs whose rows stay under `bytes_max` together; a larger row is a run."""
+    run: list[int] = []
+    run_bytes = 0
+    for index in indexes:
+        size_bytes = _size(rows[index])
+        if run and run_bytes + size_bytes > bytes_max:
+            yield run
+            run, run_bytes = [], 0
+        run.append(index)
+        run_bytes += size_bytes
+    yield run
+
+
+def _size(row: Row) -> int:
+    key, value, _, headers = row
+    size = ROW_OVERHEAD_BYTES + len(key or b"") + len(value or b"")
+    return size + sum(2 * len(name) + len(text or b"") + 10 for name, text in headers.items())
 
 
 def _place(record: JsonRecord, key: bytes | None, partition_count: int, sticky: int) -> int:

@@ -1,0 +1,238 @@
+"""The way out: the log's bytes of many partitions, at once or as soon as there are some.
+
+The broker copies whole batches and looks inside none. Up to 256 KiB go out as one response, more
+in pieces of 256 KiB (docs/performance.md: sendfile is slower for small and equal for large).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import msgspec
+from aiohttp import web
+
+from headrace.broker.api.endpoint import Call
+from headrace.broker.api.inflight import Inflight
+from headrace.broker.clock import Clock
+from headrace.broker.lifecycle import Lifecycle
+from headrace.broker.log.log import LogSlice
+from headrace.broker.partition.manager import PartitionManager
+from headrace.broker.partition.partition import Partition
+from headrace.broker.partition.waiters import ReadWaiter
+from headrace.broker.settings import Settings
+from headrace.protocol import framing, limits
+from headrace.protocol.errors import HeadraceError, InvalidRequest
+from headrace.protocol.ids import TopicId, TopicIdPartition
+from headrace.protocol.requests import (
+    BATCH_MEDIA_TYPE,
+    FetchPart,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+)
+
+PIECE_BYTES = 256 * 1024
+"""Answers up to this go out in one write, larger ones in pieces of it."""
+
+_decoder = msgspec.msgpack.Decoder(FetchRequest)
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What is there to answer with. `urgent`: don't wait for more."""
+
+    results: list[FetchResult] = field(default_factory=list)
+    slices: list[LogSlice] = field(default_factory=list)
+    size_bytes: int = 0
+    urgent: bool = False
+
+    def close(self) -> None:
+        """Lets go of the files."""
+        for each in self.slices:
+            each.close()
+
+
+class Fetch:
+    """Serves POST /v1/fetch, and the JSON fetch through `read_one`."""
+
+    def __init__(
+        self,
+        manager: PartitionManager,
+        *,
+        clock: Clock,
+        settings: Settings,
+        inflight: Inflight,
+        lifecycle: Lifecycle,
+    ) -> None:
+        self._manager = manager
+        self._clock = clock
+        self._settings = settings
+        self._inflight = inflight
+        self._lifecycle = lifecycle
+        self._waiting: set[ReadWaiter] = set()
+
+    async def handle(self, call: Call) -> web.StreamResponse:
+        """POST /v1/fetch."""
+        request, rest = framing.split(call.body, _decoder)
+        _check(request, len(rest))
+        with ExitStack() as open_files:
+            found = await self.gather(
+                request.parts,
+                min_bytes=request.min_bytes,
+                max_bytes=min(request.max_bytes, self._settings.fetch_bytes_max),
+                max_wait_ms=request.max_wait_ms,
+            )
+            open_files.callback(found.close)
+            open_files.enter_context(self._inflight.hold(found.size_bytes))
+            return await _send(call.request, found)
+
+    def wake_all(self) -> None:
+        """Ends all waiting polls with what there is: the broker is going down."""
+        for waiter in self._waiting:
+            waiter.wake()
+
+    async def gather(
+        self, parts: Sequence[FetchPart], *, min_bytes: int, max_bytes: int, max_wait_ms: int
+    ) -> Gathered:
+        """What the parts have to say, once it is `min_bytes`, urgent, or time."""
+        wait_s = min(max_wait_ms, self._settings.fetch_wait_ms_max) / 1000
+        deadline = self._clock.monotonic() + wait_s
+        found = await self._look(parts, max_bytes)
+        if found.urgent or found.size_bytes >= min_bytes or wait_s <= 0:
+            return found
+        waiter = ReadWaiter()
+        partitions = self._subscribe(parts, waiter)
+        try:
+            while True:
+                waiter.looking()
+                found.close()
+                found = await self._look(parts, max_bytes)
+                left_s = deadline - self._clock.monotonic()
+                enough = found.urgent or found.size_bytes >= min_bytes
+                if enough or left_s <= 0 or not self._lifecycle.serving:
+                    return found
+                if not await waiter.wait(left_s):
+                    return found
+        finally:
+            self._waiting.discard(waiter)
+            for partition in partitions:
+                partition.unsubscribe(waiter)
+
+    def _subscribe(self, parts: Sequence[FetchPart], waiter: ReadWaiter) -> list[Partition]:
+        found = []
+        self._waiting.add(waiter)
+        for part in parts:
+            where = TopicIdPartition(TopicId(part.topic_id), part.partition)
+            partition = self._manager.get(where)
+            if partition is not None:
+                partition.subscribe(waiter)
+                found.append(partition)
+        return found
+
+    async def _look(self, parts: Sequence[FetchPart], max_bytes: int) -> Gathered:
+        found = Gathered()
+        try:
+            for part in parts:
+                await self._look_at(part, max_bytes - found.size_bytes, found)
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    async def _look_at(self, part: FetchPart, room_bytes: int, found: Gathered) -> None:
+        where = TopicIdPartition(TopicId(part.topic_id), part.partition)
+        result = FetchResult(where.topic_id, where.partition)
+        found.results.append(result)
+        try:
+            partition = self._manager.find(where)
+            partition.require_usable(part.leader_epoch)
+            partition.check_readable(part.offset)
+            slice_ = None
+            if room_bytes > 0 and not _is_done(part):
+                slice_ = await _locate(partition, part, min(part.max_bytes, room_bytes))
+        except HeadraceError as error:
+            result.error, result.message = error.code, error.message
+            found.urgent = True
+            return
+        log = partition.log
+        result.high_watermark = result.last_stable_offset = partition.high_watermark
+        result.log_start_offset = log.start_offset
+        result.leader_epoch = partition.leader_epoch
+        if slice_ is not None:
+            result.length = slice_.length
+            found.size_bytes += slice_.length
+            found.slices.append(slice_)
+            partition.stats.bytes_out += slice_.length
+        found.urgent = found.urgent or _is_done(part)
+
+
+def _is_done(part: FetchPart) -> bool:
+    return 0 <= part.until <= part.offset
+
+
+async def _locate(partition: Partition, part: FetchPart, max_bytes: int) -> LogSlice | None:
+    end_offset = partition.high_watermark
+    if part.until >= 0:
+        end_offset = min(end_offset, _batch_end(part.until))
+    try:
+        return partition.locate(part.offset, max_bytes=max_bytes, end_offset=end_offset)
+    except BlockingIOError:
+        return await partition.locate_cold(
+            part.offset, max_bytes=max_bytes, end_offset=end_offset
+        )
+
+
+def _batch_end(until: int) -> int:
+    """An offset bound that keeps the batch around `until` whole: readers skip what is after it."""
+    return until + limits.RECORDS_PER_BATCH_MAX
+
+
+async def _send(request: web.Request, found: Gathered) -> web.StreamResponse:
+    head = framing.head(FetchResponse(0, found.results))
+    if found.size_bytes <= PIECE_BYTES:
+        body = b"".join([head, *[await _whole(each) for each in found.slices]])
+        return web.Response(body=body, content_type=BATCH_MEDIA_TYPE)
+    response = web.StreamResponse()
+    response.content_type = BATCH_MEDIA_TYPE
+    response.content_length = len(head) + found.size_bytes
+    await response.prepare(request)
+    try:
+        await response.write(head)
+        for each in found.slices:
+            async for piece in each.pieces(PIECE_BYTES):
+                await response.write(piece)
+        await response.write_eof()
+    except HeadraceError:
+        # The status is out already: cutting the connection is the one way left to say "not so".
+        request.protocol.force_close()
+        raise ConnectionResetError("a log could not be read to the end") from None
+    return response
+
+
+async def _whole(each: LogSlice) -> bytes:
+    data = each.read_nowait()
+    return await each.read() if data is None else data
+
+
+def _check(request: FetchRequest, rest_bytes: int) -> None:
+    if rest_bytes:
+        raise InvalidRequest(f"{rest_bytes} bytes follow the head; a fetch has none")
+    if len(request.parts) > limits.PARTITIONS_PER_REQUEST_MAX:
+        raise InvalidRequest(
+            f"{len(request.parts)} parts; a request has at most"
+            f" {limits.PARTITIONS_PER_REQUEST_MAX}"
+        )
+    if request.isolation not in (0, 1):
+        raise InvalidRequest(f"isolation is 0 or 1, not {request.isolation}")
+    if request.max_wait_ms < 0 or request.min_bytes < 0 or request.max_bytes < 1:
+        raise InvalidRequest("max_wait_ms and min_bytes are 0 or more, max_bytes 1 or more")
+    for part in request.parts:
+        if part.max_bytes < 1 or not -1 <= part.until or not 0 <= part.offset <= limits.OFFSET_MAX:
+            raise InvalidRequest(
+                "a part has max_bytes of 1 or more, an offset from 0 to 2^63-2^32 and an until of"
+                " -1 or more"
+            )
+
+

@@ -1,0 +1,89 @@
+"""Questions about offsets, many at once, and cutting logs at the front."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from headrace.broker.api.endpoint import Call, json_answer
+from headrace.broker.partition.manager import PartitionManager
+from headrace.broker.partition.partition import Partition
+from headrace.protocol.errors import HeadraceError, InvalidRequest
+from headrace.protocol.ids import TopicIdPartition
+from headrace.protocol.models import (
+    DeleteRecordsAnswer,
+    DeleteRecordsPart,
+    DeleteRecordsRequest,
+    DeleteRecordsResult,
+    ErrorBody,
+    OffsetAnswer,
+    OffsetQuery,
+    OffsetsAnswer,
+    OffsetsRequest,
+)
+
+
+class Offsets:
+    """POST /v1/offsets and POST /v1/delete-records."""
+
+    def __init__(self, manager: PartitionManager) -> None:
+        self._manager = manager
+
+    async def query(self, call: Call) -> web.StreamResponse:
+        """Answers every question, with an error where one can't be."""
+        request: OffsetsRequest = call.body
+        return json_answer(OffsetsAnswer([await self._answer(each) for each in request.queries]))
+
+    async def _answer(self, query: OffsetQuery) -> OffsetAnswer:
+        answer = OffsetAnswer(query.topic, query.partition)
+        try:
+            partition = self._find(query.topic, query.partition)
+            answer.leader_epoch = partition.leader_epoch
+            answer.offset, answer.timestamp_ms = await _look_up(partition, query)
+        except HeadraceError as error:
+            answer.error = ErrorBody.of(error)
+        return answer
+
+    async def delete_records(self, call: Call) -> web.StreamResponse:
+        """Cuts each partition; answers once the new starts are on the disk."""
+        request: DeleteRecordsRequest = call.body
+        results = [self._cut(each) for each in request.partitions]
+        await self._manager.checkpoint()
+        return json_answer(DeleteRecordsAnswer(results))
+
+    def _cut(self, part: DeleteRecordsPart) -> DeleteRecordsResult:
+        result = DeleteRecordsResult(part.topic, part.partition)
+        try:
+            self._manager.writable_topic(part.topic)
+            partition = self._find(part.topic, part.partition)
+            before = part.before_offset
+            partition.delete_before(partition.high_watermark if before == -1 else before)
+            result.log_start_offset = partition.log.start_offset
+        except HeadraceError as error:
+            result.error = ErrorBody.of(error)
+        return result
+
+    def _find(self, topic: str, index: int) -> Partition:
+        found = self._manager.find(TopicIdPartition(self._manager.topic(topic).topic_id, index))
+        found.require_usable()
+        return found
+
+
+async def _look_up(partition: Partition, query: OffsetQuery) -> tuple[int | None, int | None]:
+    end_offset = partition.high_watermark
+    if query.at == "earliest":
+        return partition.log.start_offset, None
+    if query.at == "latest":
+        return end_offset, None
+    if query.at == "timestamp":
+        if query.timestamp_ms is None:
+            raise InvalidRequest("at=timestamp needs timestamp_ms")
+        hit = await partition.log.offset_for_time(query.timestamp_ms, end_offset=end_offset)
+        return (None, None) if hit is None else (hit.offset, hit.timestamp_ms)
+    if query.offset is None or query.size_bytes is None:
+        raise InvalidRequest("at=bytes needs offset and size_bytes")
+    partition.check_readable(query.offset)
+    log = partition.log
+    return (
+        await log.offset_after_bytes(query.offset, query.size_bytes, end_offset=end_offset),
+        None,
+    )

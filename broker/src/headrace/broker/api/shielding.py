@@ -1,0 +1,25 @@
+"""Work that must not stop half-way because the client hung up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+_running: set[asyncio.Task[Any]] = set()
+"""Keeps the tasks alive whose callers went away; each removes itself at its end."""
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`, which goes on to its end even when the caller is cancelled."""
+    task = asyncio.ensure_future(work)
+    _running.add(task)
+    task.add_done_callback(_ended)
+    return await asyncio.shield(task)
+
+
+def _ended(task: asyncio.Task[Any]) -> None:
+    _running.discard(task)
+    if not task.cancelled():
+        task.exception()  # looked at: a caller that went away doesn't make it a loop error

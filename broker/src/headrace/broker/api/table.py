@@ -1,0 +1,187 @@
+"""Every endpoint of the client port: the router and /openapi.json are made from this table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+
+import msgspec
+from aiohttp import web
+
+from headrace.broker.api import openapi
+from headrace.broker.api.cluster import BrokerPath, Cluster
+from headrace.broker.api.endpoint import JSON, Call, Endpoint
+from headrace.broker.api.fetch import Fetch
+from headrace.broker.api.groups import GroupPath, Groups, OffsetsQuery
+from headrace.broker.api.offsets import Offsets
+from headrace.broker.api.produce import Produce
+from headrace.broker.api.records import FetchQuery, PartitionPath, ProduceQuery, Records
+from headrace.broker.api.topics import ListQuery, TopicPath, Topics
+from headrace.protocol import errors, models, routes
+
+_TOPIC_ERRORS = (errors.InvalidName, errors.TopicNotFound)
+_PARTITION_ERRORS = (
+    *_TOPIC_ERRORS, errors.PartitionNotFound, errors.NotLeader, errors.PartitionOffline,
+)  # fmt: skip
+_WRITE_ERRORS = (
+    *_PARTITION_ERRORS,
+    errors.RecordTooLarge,
+    errors.InvalidTimestamp,
+    errors.StorageFull,
+    errors.NotEnoughReplicas,
+    errors.RequestTimedOut,
+)
+_STORE_ERRORS = (errors.StoreUnavailable, errors.Conflict)
+_GROUP_ERRORS = (errors.InvalidName, errors.NotCoordinator, errors.GroupNotFound)
+
+
+@dataclass
+class Handlers:
+    """The objects behind the endpoints."""
+
+    produce: Produce
+    fetch: Fetch
+    records: Records
+    offsets: Offsets
+    topics: Topics
+    groups: Groups
+    cluster: Cluster
+
+    @cached_property
+    def endpoints(self) -> list[Endpoint]:
+        """The table."""
+        return [*self._cluster(), *self._topics(), *self._data(), *self._groups(), self._openapi()]
+
+    def _cluster(self) -> list[Endpoint]:
+        cluster = self.cluster
+        return [
+            Endpoint(
+                method="GET", path=routes.CLUSTER, handler=cluster.describe, action="describe",
+                summary="The cluster: its brokers and how to reach them.",
+                answer=models.ClusterInfo,
+            ),
+            Endpoint(
+                method="GET", path=routes.BROKERS, handler=cluster.brokers, action="describe",
+                summary="All registered brokers.", answer=models.BrokerList,
+            ),
+            Endpoint(
+                method="GET", path=routes.BROKER, handler=cluster.broker, action="describe",
+                summary="One broker from within.", answer=models.BrokerDetail,
+                path_model=BrokerPath, errors=(errors.BrokerNotFound,),
+            ),
+        ]  # fmt: skip
+
+    def _topics(self) -> list[Endpoint]:
+        topics = self.topics
+        return [
+            Endpoint(
+                method="GET", path=routes.TOPICS, handler=topics.list_all, action="describe",
+                summary="All topics.", answer=models.TopicList, query_model=ListQuery,
+            ),
+            Endpoint(
+                method="POST", path=routes.TOPICS, handler=topics.create, action="create",
+                summary="Makes a topic.", body=models.TopicCreate, answer=models.TopicInfo,
+                status=201,
+                errors=(
+                    errors.InvalidName, errors.InvalidConfig, errors.TopicExists, *_STORE_ERRORS,
+                ),
+            ),
+            Endpoint(
+                method="GET", path=routes.TOPIC, handler=topics.describe, action="describe",
+                summary="A topic with its settings and partitions.", answer=models.TopicInfo,
+                path_model=TopicPath, errors=_TOPIC_ERRORS,
+            ),
+            Endpoint(
+                method="PATCH", path=routes.TOPIC, handler=topics.alter, action="alter",
+                summary="Changes settings or adds partitions.", body=models.TopicAlter,
+                answer=models.TopicInfo, path_model=TopicPath,
+                errors=(*_TOPIC_ERRORS, errors.InvalidConfig, *_STORE_ERRORS),
+            ),
+            Endpoint(
+                method="DELETE", path=routes.TOPIC, handler=topics.delete, action="delete",
+                summary="Deletes a topic and its records.", answer=models.TopicDeleted,
+                path_model=TopicPath, errors=(*_TOPIC_ERRORS, *_STORE_ERRORS),
+            ),
+        ]  # fmt: skip
+
+    def _data(self) -> list[Endpoint]:
+        return [
+            Endpoint(
+                method="POST", path=routes.RECORDS, handler=self.records.produce, action="write",
+                summary="Writes records given in JSON.", body=models.JsonProduce,
+                answer=models.JsonProduceAnswer, also_status=(207,), path_model=TopicPath,
+                query_model=ProduceQuery, errors=_WRITE_ERRORS,
+            ),
+            Endpoint(
+                method="GET", path=routes.PARTITION_RECORDS, handler=self.records.fetch,
+                action="read", summary="Reads records of a partition as JSON; can wait for some.",
+                answer=models.JsonFetchAnswer, path_model=PartitionPath, query_model=FetchQuery,
+                errors=(*_PARTITION_ERRORS, errors.OffsetOutOfRange, errors.CorruptBatch),
+            ),
+            Endpoint(
+                method="POST", path=routes.PRODUCE, handler=self.produce.handle, action="write",
+                summary="Writes batches to many partitions.", binary=True, answer=None,
+            ),
+            Endpoint(
+                method="POST", path=routes.FETCH, handler=self.fetch.handle, action="read",
+                summary="Reads batches of many partitions; can wait for some.", binary=True,
+                answer=None,
+            ),
+            Endpoint(
+                method="POST", path=routes.OFFSETS, handler=self.offsets.query, action="describe",
+                summary="Earliest, latest, by time, by bytes: many questions at once.",
+                body=models.OffsetsRequest, answer=models.OffsetsAnswer,
+            ),
+            Endpoint(
+                method="POST", path=routes.DELETE_RECORDS, handler=self.offsets.delete_records,
+                action="delete", summary="Removes the oldest records of partitions.",
+                body=models.DeleteRecordsRequest, answer=models.DeleteRecordsAnswer,
+                errors=(errors.StorageFull,),
+            ),
+        ]  # fmt: skip
+
+    def _groups(self) -> list[Endpoint]:
+        groups = self.groups
+        return [
+            Endpoint(
+                method="GET", path=routes.GROUPS, handler=groups.list_all, action="describe",
+                summary="All groups.", answer=models.GroupList,
+            ),
+            Endpoint(
+                method="GET", path=routes.GROUP, handler=groups.describe, action="describe",
+                summary="A group's committed offsets and lag.", answer=models.GroupInfo,
+                path_model=GroupPath, errors=_GROUP_ERRORS,
+            ),
+            Endpoint(
+                method="DELETE", path=routes.GROUP, handler=groups.delete, action="delete",
+                summary="Forgets a group's offsets.", answer=None, status=204,
+                path_model=GroupPath, errors=(*_GROUP_ERRORS, errors.StorageFull),
+            ),
+            Endpoint(
+                method="GET", path=routes.GROUP_OFFSETS, handler=groups.offsets, action="read",
+                summary="A group's committed offsets, for a consumer's start.",
+                answer=models.GroupInfo, path_model=GroupPath, query_model=OffsetsQuery,
+                errors=(errors.InvalidName, errors.NotCoordinator),
+            ),
+            Endpoint(
+                method="POST", path=routes.GROUP_OFFSETS, handler=groups.commit, action="write",
+                summary="Commits offsets.", body=models.CommitRequest, answer=models.CommitAnswer,
+                path_model=GroupPath,
+                errors=(errors.InvalidName, errors.NotCoordinator, errors.StorageFull),
+            ),
+        ]  # fmt: skip
+
+    def _openapi(self) -> Endpoint:
+        async def serve(call: Call) -> web.StreamResponse:
+            return web.Response(body=self._document, content_type=JSON)
+
+        return Endpoint(
+            method="GET", path=routes.OPENAPI, handler=serve, action="describe",
+            summary="This document.", answer=None, while_starting=True,
+        )  # fmt: skip
+
+    @cached_property
+    def _document(self) -> bytes:
+        document = openapi.document(self.endpoints, version=version("headrace"))
+        return msgspec.json.encode(document)

@@ -1,0 +1,45 @@
+"""How much room the data volume has, and whether writes must stop to keep the reserve.
+
+The reserve keeps what a broker needs to go on when producers have filled the disk: deleting,
+committing offsets of readers that catch up, checkpoints, and a person's shell.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from headrace.protocol.errors import StorageFull
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """One look at the volume."""
+
+    free_bytes: int
+    reserve_bytes: int
+
+    @property
+    def is_full(self) -> bool:
+        """Whether less than the reserve is free."""
+        return self.free_bytes < self.reserve_bytes
+
+    def require_room(self) -> None:
+        """Refuses a write while the volume is down to its reserve.
+
+        Raises:
+            StorageFull: with what to do.
+        """
+        if self.is_full:
+            raise StorageFull(
+                f"{self.free_bytes:,} bytes are free, {self.reserve_bytes:,} are the reserve"
+                " (disk.reserve.bytes): writes are refused, reads and deletes go on. Delete"
+                " records or topics, lower retention, or enlarge the volume",
+                retry_after_ms=5_000,
+            )
+
+
+def look(path: str, *, reserve_bytes: int) -> DiskSpace:
+    """The volume of `path` as it is now."""
+    found = os.statvfs(path)
+    return DiskSpace(found.f_bavail * found.f_frsize, reserve_bytes)

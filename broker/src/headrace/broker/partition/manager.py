@@ -1,0 +1,358 @@
+"""All partitions of this broker: opened, led, resigned and removed as the cluster's view says.
+
+Level-triggered: a change in the view only marks a partition as due; one worker then compares what
+should be with what is, and does the difference. So events may come merged, late or twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+from headrace.broker.clock import Clock
+from headrace.broker.controller.view import (
+    ClusterChanged,
+    ClusterView,
+    RecordChanged,
+    TopicChanged,
+    TopicTombstoned,
+    ViewEvent,
+)
+from headrace.broker.core import topic_config
+from headrace.broker.core.model import AnyRecord, Leader, PartitionRecord, TopicObject
+from headrace.broker.core.topic_config import Setting, TopicConfig
+from headrace.broker.lifecycle import Lifecycle
+from headrace.broker.log.config import FlushPolicy, LogConfig
+from headrace.broker.log.log import Log
+from headrace.broker.log.volume import Volume
+from headrace.broker.partition.partition import Partition
+from headrace.protocol.errors import (
+    Forbidden,
+    HeadraceError,
+    NotLeader,
+    PartitionNotFound,
+    PartitionOffline,
+    TopicNotFound,
+)
+from headrace.protocol.ids import TopicId, TopicIdPartition
+from headrace.protocol.names import check_name, is_internal
+
+log = logging.getLogger(__name__)
+
+OPEN_AT_ONCE = 64
+"""Partitions opened between two breaths of the loop."""
+
+
+class PartitionManager:
+    """Finds partitions for those who serve requests, and keeps them as the view says."""
+
+    def __init__(self, volume: Volume, view: ClusterView, *, clock: Clock) -> None:
+        self._volume = volume
+        self._view = view
+        self._clock = clock
+        self._me: Leader | None = None
+        self._partitions: dict[TopicIdPartition, Partition] = {}
+        self._failures: dict[TopicIdPartition, HeadraceError] = {}
+        self._due: dict[TopicIdPartition, None] = {}
+        self._gone: dict[TopicId, None] = {}
+        self._work = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.on_lead: Callable[[Partition, TopicObject], None] = lambda partition, topic: None
+        """Called with each partition of an internal topic that this broker leads from now on."""
+        self.on_resign: Callable[[Partition], None] = lambda partition: None
+        """Called with each partition of an internal topic that it leads no longer."""
+        self.on_topic_gone: Callable[[TopicId], None] = lambda topic_id: None
+        """Called with each topic that is deleted for good."""
+
+    # --- finding ----------------------------------------------------------------------------------
+
+    def topic(self, name: str) -> TopicObject:
+        """The topic of that name.
+
+        Raises:
+            InvalidName, TopicNotFound.
+        """
+        found = self._view.topic(check_name(name, kind="topic"))
+        if found is None or found.deleting:
+            raise TopicNotFound(
+                f"there is no topic {name!r}; topics are not made by themselves: create it first"
+            )
+        return found
+
+    def writable_topic(self, name: str) -> TopicObject:
+        """The topic, if clients may write and change it.
+
+        Raises:
+            InvalidName, TopicNotFound, Forbidden.
+        """
+        found = self.topic(name)
+        if is_internal(name):
+            raise Forbidden(f"topic {name!r} is the system's own; clients may only read it")
+        return found
+
+    def topic_name(self, topic_id: TopicId) -> str | None:
+        """The name behind an id, or None if there is no such topic."""
+        found = self._view.topic_by_id(topic_id)
+        return None if found is None else found.name
+
+    def config_entries(self, topic: TopicObject) -> Mapping[str, Setting]:
+        """The topic's settings in force with where each comes from."""
+        return topic_config.effective(topic.config, self._defaults(), replicas=topic.replicas)
+
+    def config(self, topic: TopicObject) -> TopicConfig:
+        """The topic's settings in force, typed."""
+        return topic_config.resolve(topic.config, self._defaults(), replicas=topic.replicas)
+
+    def get(self, where: TopicIdPartition) -> Partition | None:
+        """The partition if its log is open here."""
+        return self._partitions.get(where)
+
+    def find(self, where: TopicIdPartition) -> Partition:
+        """The partition with its log open here.
+
+        Raises:
+            TopicNotFound, PartitionNotFound, NotLeader, PartitionOffline: why it isn't.
+        """
+        found = self._partitions.get(where)
+        if found is None:
+            raise self._why_not(where)
+        return found
+
+    def require_exists(self, where: TopicIdPartition) -> None:
+        """Refuses a partition that the topic doesn't have.
+
+        Raises:
+            TopicNotFound, PartitionNotFound.
+        """
+        topic = self._view.topic_by_id(where.topic_id)
+        if topic is None:
+            raise TopicNotFound(f"there is no topic with id {where.topic_id.hex()[:32]}")
+        if not 0 <= where.partition < topic.partition_count:
+            raise PartitionNotFound(
+                f"topic {topic.name!r} has {topic.partition_count} partitions, counted from 0;"
+                f" there is no {where.partition}"
+            )
+
+    def _why_not(self, where: TopicIdPartition) -> HeadraceError:
+        failure = self._failures.get(where)
+        if failure is not None:
+            return failure
+        try:
+            self.require_exists(where)
+        except HeadraceError as error:
+            return error
+        return NotLeader("the partition is not open on this broker", retry_after_ms=200)
+
+    def __iter__(self) -> Iterator[Partition]:
+        return iter(list(self._partitions.values()))
+
+    @property
+    def led_count(self) -> int:
+        """Partitions led here."""
+        return sum(each.leading for each in self._partitions.values())
+
+    @property
+    def offline_count(self) -> int:
+        """Partitions that can't be used here."""
+        broken = sum(each.log.failure is not None for each in self._partitions.values())
+        return broken + len(self._failures)
+
+    # --- keeping up with the view -----------------------------------------------------------------
+
+    async def recover(self, lifecycle: Lifecycle) -> None:
+        """Opens the log of every partition in the view that is assigned here, before anything is
+        served; damaged ones are left offline and the rest goes on."""
+        assigned = [
+            where
+            for topic in self._view.topics.values()
+            for where in _partitions_of(topic)
+            if self._volume.has(where)
+        ]
+        lifecycle.recovering_total = lifecycle.recovering_remaining = len(assigned)
+        for start in range(0, len(assigned), OPEN_AT_ONCE):
+            part = assigned[start : start + OPEN_AT_ONCE]
+            await self._open_all(part)
+            lifecycle.recovering_remaining -= len(part)
+            await asyncio.sleep(0)
+
+    def serve_as(self, broker_id: int, session: int) -> None:
+        """From now on leads what the view says this session leads."""
+        self._me = Leader(broker_id, session)
+
+    def on_event(self, event: ViewEvent) -> None:
+        """Takes a change of the view; the worker acts on it."""
+        match event:
+            case RecordChanged(topic=topic, record=record):
+                self._mark([TopicIdPartition(topic.topic_id, record.partition)])
+            case TopicChanged(topic=topic):
+                self._mark(_partitions_of(topic))
+            case TopicTombstoned(topic_id=topic_id):
+                self._gone[topic_id] = None
+                self._wake()
+            case ClusterChanged():
+                for topic in self._view.topics.values():
+                    self._mark(_partitions_of(topic))
+
+    def _mark(self, due: list[TopicIdPartition]) -> None:
+        self._due.update(dict.fromkeys(due))
+        self._wake()
+
+    def _wake(self) -> None:
+        self._idle.clear()
+        self._work.set()
+
+    async def settled(self) -> None:
+        """Waits until everything the view said so far is done."""
+        await self._idle.wait()
+
+    async def run(self) -> None:
+        """The worker; runs until cancelled."""
+        while True:
+            await self._work.wait()
+            self._work.clear()
+            await self._work_off()
+            if not self._work.is_set():
+                self._idle.set()
+
+    async def _work_off(self) -> None:
+        due, self._due = list(self._due), {}
+        gone, self._gone = list(self._gone), {}
+        for topic_id in gone:
+            await self._remove(topic_id)
+        for start in range(0, len(due), OPEN_AT_ONCE):
+            part = due[start : start + OPEN_AT_ONCE]
+            await self._open_all([where for where in part if self._is_missing(where)])
+            for where in part:
+                self._take_role(where)
+            await asyncio.sleep(0)
+
+    def _is_missing(self, where: TopicIdPartition) -> bool:
+        record = self._view.record(where.topic_id, where.partition)
+        return (
+            where not in self._partitions
+            and where not in self._failures
+            and isinstance(record, PartitionRecord)
+            and self._me is not None
+            and self._me.broker_id in record.replicas
+            and not self._view.is_tombstoned(where.topic_id)
+        )
+
+    async def _open_all(self, missing: list[TopicIdPartition]) -> None:
+        """Opens logs, each on its own: one that is damaged doesn't keep the others shut."""
+        if not missing:
+            return
+        try:
+            await self._volume.add(missing)
+        except HeadraceError as error:
+            log.error("new partitions can't be made: %s", error)
+            self._failures.update(dict.fromkeys(missing, error))
+            return
+        for where in missing:
+            await self._open(where)
+
+    async def _open(self, where: TopicIdPartition) -> None:
+        topic = self._view.topic_by_id(where.topic_id)
+        if topic is None:
+            return
+        config = self.config(topic)
+        try:
+            opened = await self._volume.open_log(where, log_config(config))
+        except HeadraceError as error:
+            log.error("%s/%d is offline: %s", topic.name, where.partition, error)
+            self._failures[where] = error
+            return
+        self._attach(topic, opened, config)
+
+    def _attach(self, topic: TopicObject, opened: Log, config: TopicConfig) -> None:
+        partition = Partition(topic.name, opened, message_bytes_max=config.max_message_bytes)
+        opened.on_flushed = partition.advance_high_watermark
+        opened.on_failed = partition.fail
+        self._partitions[opened.partition_id] = partition
+
+    def _take_role(self, where: TopicIdPartition) -> None:
+        partition = self._partitions.get(where)
+        topic = self._view.topic_by_id(where.topic_id)
+        if partition is None or topic is None:
+            return
+        config = self.config(topic)
+        partition.message_bytes_max = config.max_message_bytes
+        partition.log.configure(log_config(config))
+        record = self._view.record(where.topic_id, where.partition)
+        if topic.deleting:
+            self._resign(partition, "the topic is being deleted")
+        elif self._leads(record):
+            assert isinstance(record, PartitionRecord)
+            self._lead(partition, topic, record)
+        elif partition.leading:
+            self._resign(partition, "another leader was elected")
+
+    def _leads(self, record: AnyRecord | None) -> bool:
+        return (
+            isinstance(record, PartitionRecord)
+            and record.leader is not None
+            and record.leader == self._me
+        )
+
+    def _lead(self, partition: Partition, topic: TopicObject, record: PartitionRecord) -> None:
+        partition.become_leader(record)
+        if is_internal(topic.name):
+            self.on_lead(partition, topic)
+
+    def _resign(self, partition: Partition, reason: str) -> None:
+        partition.resign(partition.record, reason=reason)
+        if is_internal(partition.topic):
+            self.on_resign(partition)
+
+    async def _remove(self, topic_id: TopicId) -> None:
+        """The topic is dead for good: its partitions are closed and its files go."""
+        for where in [where for where in self._partitions if where.topic_id == topic_id]:
+            self._resign(self._partitions.pop(where), "the topic was deleted")
+        for where in [where for where in self._failures if where.topic_id == topic_id]:
+            del self._failures[where]
+        await self._volume.delete_topic(topic_id)
+        self.on_topic_gone(topic_id)
+
+    # --- upkeep -----------------------------------------------------------------------------------
+
+    async def checkpoint(self) -> None:
+        """Writes the recovery checkpoint if anything in it has changed; on the disk on return."""
+        await self._volume.checkpoint()
+
+    async def apply_retention(self) -> None:
+        """Lets every log remove the segments that its policy says are over."""
+        for partition in self:
+            if partition.log.failure is None:
+                await self._apply_retention(partition)
+
+    async def _apply_retention(self, partition: Partition) -> None:
+        try:
+            removed = await partition.log.apply_retention(self._clock.now_ms())
+        except PartitionOffline as error:
+            log.error("retention of %s failed: %s", partition.name, error)
+            return
+        if removed:
+            log.info("%s: retention removed %d segments", partition.name, removed)
+
+    def _defaults(self) -> Mapping[str, topic_config.ConfigValue]:
+        cluster = self._view.cluster
+        return {} if cluster is None else cluster.config
+
+
+def _partitions_of(topic: TopicObject) -> list[TopicIdPartition]:
+    return [TopicIdPartition(topic.topic_id, index) for index in range(topic.partition_count)]
+
+
+def log_config(config: TopicConfig) -> LogConfig:
+    """What of a topic's settings its logs need."""
+    return LogConfig(
+        segment_bytes=config.segment_bytes,
+        segment_ms=config.segment_ms,
+        index_interval_bytes=config.index_interval_bytes,
+        flush=FlushPolicy(config.flush_policy),
+        flush_ms=config.flush_ms,
+        retention_ms=config.retention_ms,
+        retention_bytes=config.retention_bytes,
+        delete=config.cleanup_policy == "delete",
+    )
