@@ -1,0 +1,141 @@
+"""What people see: the API's models as tables. Builds, doesn't print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from headrace.protocol import models
+
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str = "") -> Table:
+    """A plain table; a column whose name starts with `>` is set flush right. None shows as `-`."""
+    made = Table(box=box.SIMPLE_HEAD, title=title or None, title_justify="left", pad_edge=False)
+    for column in columns:
+        name = column.removeprefix(">")
+        made.add_column(name, justify="right" if column != name else "left", no_wrap=True)
+    for row in rows:
+        made.add_row(*[Text("-" if cell is None else str(cell)) for cell in row])
+    return made
+
+
+def count(number: int | None) -> str | None:
+    """`1234567` as `1,234,567`."""
+    return None if number is None else f"{number:,}"
+
+
+def size(size_bytes: int | None) -> str | None:
+    """Bytes in the decimal unit that keeps the number short."""
+    if size_bytes is None:
+        return None
+    amount = float(size_bytes)
+    unit = 0
+    while amount >= 1000 and unit < len(_BYTE_UNITS) - 1:
+        amount /= 1000
+        unit += 1
+    return f"{size_bytes} B" if unit == 0 else f"{amount:.1f} {_BYTE_UNITS[unit]}"
+
+
+def instant(time_ms: int) -> str:
+    """Milliseconds since 1970 as UTC, to the second."""
+    return datetime.fromtimestamp(time_ms / 1000, tz=UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def topics(found: models.TopicList) -> Table:
+    """Topics, a row each."""
+    return table(
+        ("topic", ">partitions", ">replicas", "id"),
+        [(t.name, t.partitions, t.replicas, t.topic_id) for t in found.topics],
+    )
+
+
+def topic_settings(topic: models.TopicInfo) -> Table:
+    """The settings in force and where each comes from."""
+    return table(
+        ("setting", "value", "from"),
+        [(key, _setting(entry.value), entry.source) for key, entry in sorted(topic.config.items())],
+    )
+
+
+def _setting(value: models.ConfigValue | None) -> str | None:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return None if value is None else str(value)
+
+
+def topic_partitions(topic: models.TopicInfo) -> Table:
+    """The partitions, a row each."""
+    return table(
+        (">partition", ">leader", ">epoch", "replicas", "isr", ">start", ">end", ">size", "note"),
+        [_partition_row(partition) for partition in topic.partitions],
+    )
+
+
+def _partition_row(partition: models.PartitionInfo) -> tuple[object, ...]:
+    note = partition.error.message if partition.error else (partition.recovery or "")
+    return (
+        partition.partition,
+        partition.leader,
+        partition.leader_epoch,
+        ",".join(map(str, partition.replicas)),
+        ",".join(map(str, partition.isr)),
+        count(partition.log_start_offset),
+        count(partition.high_watermark),
+        size(partition.size_bytes),
+        note,
+    )
+
+
+def groups(found: models.GroupList) -> Table:
+    """Groups, a row each."""
+    return table(
+        ("group", "state", "topics"),
+        [(g.group, g.state, ", ".join(g.topics)) for g in found.groups],
+    )
+
+
+def group_offsets(group: models.GroupInfo) -> Table:
+    """The committed offsets of a group and how far behind it is."""
+    return table(
+        ("topic", ">partition", ">committed", ">end", ">lag", "committed at"),
+        [
+            (
+                offset.topic,
+                offset.partition,
+                count(offset.offset),
+                count(offset.high_watermark),
+                count(offset.lag),
+                instant(offset.commit_time_ms),
+            )
+            for offset in group.offsets
+        ],
+    )
+
+
+def brokers(found: Sequence[models.BrokerInfo], *, controller_id: int | None) -> Table:
+    """Brokers, a row each; the controller is marked. Details where the broker gave them."""
+    return table(
+        (">id", "url", "state", "rack", "version", ">leads", ">offline", ">disk free", ""),
+        [_broker_row(broker, broker.id == controller_id) for broker in found],
+    )
+
+
+def _broker_row(broker: models.BrokerInfo, controls: bool) -> tuple[object, ...]:
+    detail = broker if isinstance(broker, models.BrokerDetail) else None
+    return (
+        broker.id,
+        broker.url,
+        broker.state,
+        broker.rack,
+        broker.version,
+        detail and detail.led_partitions,
+        detail and detail.offline_partitions,
+        detail and size(detail.disk_free_bytes),
+        "controller" if controls else "",
+    )

@@ -1,0 +1,166 @@
+"""`headrace topic ...`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from headrace.cli import tables
+from headrace.cli.options import (
+    Bootstrap,
+    Config,
+    Output,
+    OutputFormat,
+    bootstrap_of,
+    config_of,
+    output_of,
+)
+from headrace.cli.output import notice, print_json, print_tables
+from headrace.cli.session import WRONG_USAGE, fail, run
+from headrace.protocol import models
+from headrace.protocol.errors import TopicExists, TopicNotFound
+from headrace.sdk import Admin
+
+topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete topics.")
+
+TopicName = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+
+
+@topic_app.command()
+def create(
+    ctx: typer.Context,
+    topic: TopicName,
+    partitions: Annotated[
+        int | None, typer.Option(help="How many partitions.", show_default="the cluster's: 6")
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option(help="Copies of each partition.", show_default="the cluster's")
+    ] = None,
+    config: Config = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="A topic that is there already is fine.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    output: Output = None,
+) -> None:
+    """Create a topic."""
+    settings = config_of(config)
+
+    async def work() -> models.TopicInfo:
+        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
+            try:
+                return await admin.create_topic(
+                    topic, partitions=partitions, replicas=replicas, config=settings
+                )
+            except TopicExists:
+                if not if_not_exists:
+                    raise
+                return await admin.describe_topic(topic)
+
+    made = run(work())
+    if output_of(ctx, output) is OutputFormat.JSON:
+        print_json(made)
+    else:
+        print_tables(
+            f"topic {made.name}: {len(made.partitions)} partition(s),"
+            f" {made.replicas} replica(s), id {made.topic_id}"
+        )
+
+
+@topic_app.command("list")
+def list_topics(
+    ctx: typer.Context,
+    internal: Annotated[bool, typer.Option("--internal", help="The system's topics too.")] = False,
+    bootstrap: Bootstrap = None,
+    output: Output = None,
+) -> None:
+    """List the topics."""
+
+    async def work() -> models.TopicList:
+        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
+            return await admin.list_topics(internal=internal)
+
+    found = run(work())
+    if output_of(ctx, output) is OutputFormat.JSON:
+        print_json(found)
+    else:
+        print_tables(tables.topics(found))
+
+
+@topic_app.command()
+def describe(
+    ctx: typer.Context, topic: TopicName, bootstrap: Bootstrap = None, output: Output = None
+) -> None:
+    """Show a topic's settings and partitions."""
+
+    async def work() -> models.TopicInfo:
+        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
+            return await admin.describe_topic(topic)
+
+    _show(run(work()), output_of(ctx, output))
+
+
+@topic_app.command()
+def alter(
+    ctx: typer.Context,
+    topic: TopicName,
+    partitions: Annotated[
+        int | None,
+        typer.Option(help="New, larger count. Keys may move to other partitions from then on."),
+    ] = None,
+    config: Config = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY", help="Back to the default; may be repeated."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    output: Output = None,
+) -> None:
+    """Change a topic's settings or add partitions."""
+    changes: dict[str, models.ConfigValue | None] = {**config_of(config)}
+    changes.update(dict.fromkeys(unset or []))
+    if not changes and partitions is None:
+        fail("error: nothing to change: give --config, --unset or --partitions", code=WRONG_USAGE)
+
+    async def work() -> models.TopicInfo:
+        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
+            return await admin.alter_topic(topic, config=changes, partitions=partitions)
+
+    _show(run(work()), output_of(ctx, output))
+
+
+@topic_app.command()
+def delete(
+    ctx: typer.Context,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)],
+    if_exists: Annotated[
+        bool, typer.Option("--if-exists", help="A topic that isn't there is fine.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+) -> None:
+    """Delete topics with all their records. There is no way back."""
+
+    async def work() -> None:
+        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
+            for topic in topics:
+                await _delete(admin, topic, if_exists)
+
+    run(work())
+
+
+async def _delete(admin: Admin, topic: str, if_exists: bool) -> None:
+    try:
+        await admin.delete_topic(topic)
+        notice(f"topic {topic} deleted")
+    except TopicNotFound:
+        if not if_exists:
+            raise
+
+
+def _show(topic: models.TopicInfo, output: OutputFormat) -> None:
+    if output is OutputFormat.JSON:
+        print_json(topic)
+        return
+    title = f"topic {topic.name}, id {topic.topic_id}, {topic.replicas} replica(s)"
+    print_tables(title, tables.topic_settings(topic), tables.topic_partitions(topic))

@@ -1,0 +1,238 @@
+"""The demo from beginning to end: send, kill, read back, compare, print.
+
+The cluster is handed in (the command line starts one), so this knows nothing of processes beyond
+"kill that broker" and "wait until it is back".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import msgspec
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from headrace.demo import checks
+from headrace.demo.checks import CarrierTotals, Check, Consumed, Pair, Place
+from headrace.demo.flights import Flights, load_carrier_names, load_flights
+from headrace.sdk import Admin, Consumer, Producer
+
+TOPIC = "flights"
+PARTITIONS = 6
+CHUNK = 2_000
+"""Records a `send_many` call: about 600 kB of JSON."""
+
+READ_MAX = 10_000
+"""Records asked for by one fetch."""
+
+STALLED_S = 30.0
+"""No record for so long before the end: the demo fails instead of waiting for ever."""
+
+
+class _Row(msgspec.Struct):
+    """What the figures need of a flight's JSON."""
+
+    carrier: str = ""
+    arr_delay: int | None = None
+
+
+class Cluster(Protocol):
+    """What the demo needs of a cluster."""
+
+    @property
+    def bootstrap(self) -> str:
+        """The address for clients."""
+        ...
+
+    def kill(self, broker_id: int) -> int:
+        """SIGKILL a broker; returns its process id."""
+        ...
+
+    async def back(self, broker_id: int, killed_pid: int) -> int:
+        """Wait until a new process serves in the place of `killed_pid`; returns its id."""
+        ...
+
+
+@dataclass(slots=True)
+class Story:
+    """What happened, as it happens."""
+
+    places: list[Place] = field(default_factory=list)
+    produce_s: float = 0.0
+    consume_s: float = 0.0
+    killed_after: int | None = None
+    killed_pid: int = 0
+    new_pid: int = 0
+    down_s: float = 0.0
+
+
+async def run_demo(cluster: Cluster, *, records: int | None, console: Console) -> bool:
+    """Run the demo and print it; True if every check passed."""
+    started = time.monotonic()
+    flights = load_flights(records)
+    sent: list[Pair] = list(zip(flights.keys, flights.values, strict=True))
+    megabytes = sum(map(len, flights.values)) / 1e6
+    console.print(
+        f"{len(sent):,} flights of 2013 ({megabytes:.0f} MB of JSON) loaded"
+        f" in {time.monotonic() - started:.1f} s"
+    )
+    async with Admin(cluster.bootstrap) as admin:
+        await admin.create_topic(TOPIC, partitions=PARTITIONS)
+    console.print(f"topic {TOPIC!r} with {PARTITIONS} partitions at {cluster.bootstrap}")
+    story = Story()
+    with _progress(console) as progress:
+        await _produce(cluster, flights, story, progress)
+        _tell_produced(console, story, len(sent))
+        consumed = await _consume(cluster.bootstrap, len(sent), story, progress)
+    came = sum(map(len, consumed.values()))
+    rate = came / story.consume_s
+    console.print(f"read back: {came:,} records in {story.consume_s:.2f} s ({rate:,.0f} records/s)")
+    passed = _report(console, flights, sent, story, consumed)
+    verdict = "[green]PASS[/green]" if passed else "[red]FAIL[/red]"
+    console.print(f"{verdict} in {time.monotonic() - started:.1f} s")
+    return passed
+
+
+async def _produce(cluster: Cluster, flights: Flights, story: Story, progress: Progress) -> None:
+    """Send every flight; half-way through, with a call under way, kill the broker."""
+    total = len(flights.keys)
+    bar = progress.add_task("producing", total=total)
+    killer: asyncio.Task[None] | None = None
+    began = time.perf_counter()
+    async with Producer(cluster.bootstrap) as producer:
+        for start in range(0, total, CHUNK):
+            if killer is None and start + CHUNK > total // 2:
+                killer = asyncio.create_task(_kill(cluster, story))
+            end = start + CHUNK
+            metas = await producer.send_many(
+                TOPIC, flights.values[start:end], keys=flights.keys[start:end]
+            )
+            story.places.extend((meta.partition, meta.offset) for meta in metas)
+            progress.update(bar, completed=len(story.places))
+        await producer.flush()
+    story.produce_s = time.perf_counter() - began
+    if killer is not None:
+        await killer
+
+
+async def _kill(cluster: Cluster, story: Story) -> None:
+    """SIGKILL the broker as soon as the send under way lets go of the loop: its bytes are then on
+    the wire and nothing of it is acknowledged."""
+    await asyncio.sleep(0)
+    story.killed_after = len(story.places)
+    began = time.perf_counter()
+    story.killed_pid = cluster.kill(0)
+    story.new_pid = await cluster.back(0, story.killed_pid)
+    story.down_s = time.perf_counter() - began
+
+
+def _tell_produced(console: Console, story: Story, total: int) -> None:
+    working = max(story.produce_s - story.down_s, 1e-9)
+    console.print(
+        f"broker (pid {story.killed_pid}) killed with SIGKILL after {story.killed_after:,}"
+        f" acknowledged records, with {min(CHUNK, total):,} under way; back on the same data as pid"
+        f" {story.new_pid} after {story.down_s:.1f} s"
+    )
+    console.print(
+        f"produced: {total:,} records acknowledged in {story.produce_s:.2f} s"
+        f" ({total / working:,.0f} records/s while the broker was up)"
+    )
+
+
+async def _consume(bootstrap: str, expected: int, story: Story, progress: Progress) -> Consumed:
+    """Read the topic from the beginning to its end."""
+    bar = progress.add_task("consuming", total=expected)
+    consumed: Consumed = {partition: {} for partition in range(PARTITIONS)}
+    began = last = time.perf_counter()
+    async with Consumer(bootstrap, TOPIC, offset_reset="earliest") as consumer:
+        while True:
+            batch = await consumer.fetch(max_records=READ_MAX, timeout=1.0)
+            for record in batch:
+                consumed[record.partition][record.offset] = (record.key, record.value)
+            now = time.perf_counter()
+            if batch:
+                last = now
+                story.consume_s = now - began
+                progress.update(bar, advance=len(batch))
+            elif await _at_end(consumer) or now - last > STALLED_S:
+                return consumed
+
+
+async def _at_end(consumer: Consumer) -> bool:
+    """Whether nothing is left to read; a record too many would have been seen by then."""
+    lag = await consumer.lag()
+    return not any(lag.values())
+
+
+def _report(
+    console: Console, flights: Flights, sent: list[Pair], story: Story, consumed: Consumed
+) -> bool:
+    """Print figures and checks; True if all passed."""
+    expected = checks.totals_by_carrier(zip(flights.keys, flights.arrival_delays, strict=True))
+    found = checks.totals_by_carrier(_carrier_and_delay(consumed))
+    console.print(_carrier_table(found))
+    answers = [
+        _check_kill(story),
+        checks.check_acknowledged(sent, story.places, consumed),
+        checks.check_count(len(sent), consumed),
+        checks.check_dense(consumed),
+        checks.check_order(sent, consumed),
+        checks.check_content(sent, consumed),
+        checks.check_totals(expected, found),
+    ]
+    for answer in answers:
+        mark = "[green]ok  [/green]" if answer.passed else "[red]FAIL[/red]"
+        console.print(f"{mark} {answer.name}: {answer.detail}")
+    return all(answer.passed for answer in answers)
+
+
+def _check_kill(story: Story) -> Check:
+    """The broker did die and another process took its place."""
+    passed = story.new_pid not in {0, story.killed_pid}
+    return Check(
+        name="killed and came back",
+        passed=passed,
+        detail=f"pid {story.killed_pid}, then {story.new_pid}",
+    )
+
+
+def _carrier_and_delay(consumed: Consumed) -> Iterator[tuple[bytes, int | None]]:
+    """Carrier and arrival delay as the consumed JSON has them."""
+    decode = msgspec.json.Decoder(_Row).decode
+    for _, value in itertools.chain.from_iterable(part.values() for part in consumed.values()):
+        row = decode(value or b"{}")
+        yield row.carrier.encode(), row.arr_delay
+
+
+def _carrier_table(totals: dict[bytes, CarrierTotals]) -> Table:
+    """Flights and mean arrival delay, the busiest carrier first."""
+    names = load_carrier_names()
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("carrier", no_wrap=True)
+    table.add_column("flights", justify="right")
+    table.add_column("mean arrival delay", justify="right")
+    for code, total in sorted(totals.items(), key=lambda item: -item[1].flights):
+        mean = total.mean_delay
+        shown = "-" if mean is None else f"{mean:.1f} min"
+        table.add_row(f"{code.decode()} {names.get(code, '')}", f"{total.flights:,}", shown)
+    return table
+
+
+def _progress(console: Console) -> Progress:
+    """Bars on a terminal, nothing in a pipe."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+        transient=True,
+    )
