@@ -1,0 +1,176 @@
+"""What a client knows of topics and leaders, kept until it is old or proves wrong, and the address
+a request for a partition goes to.
+
+With `route="auto"` that is the leader's advertised address. Where it can't be reached from here
+(port-forward, Ingress) requests go through the bootstrap address, which forwards them; the direct
+way is tried again after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from headrace.protocol import routes
+from headrace.protocol.compression import CODEC_NAMES, Codec
+from headrace.protocol.errors import HeadraceError, InternalError
+from headrace.protocol.ids import TopicId, parse_topic_id
+from headrace.protocol.models import ClusterInfo, TopicInfo
+from headrace.sdk.client import Client
+
+log = logging.getLogger("headrace.sdk.cluster_view")
+
+MAX_MESSAGE_BYTES_DEFAULT = 1_048_588
+"""`max.message.bytes` where a topic's description doesn't say (Kafka's default as well)."""
+
+DIRECT_RETRY_FIRST_S = 30.0
+"""After so long an address that failed is tried directly again; doubles up to the maximum."""
+
+DIRECT_RETRY_MAX_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class TopicView:
+    """A topic as last heard of. `leaders[p]` is the broker that leads partition p, or None."""
+
+    name: str
+    topic_id: TopicId
+    leaders: tuple[int | None, ...]
+    max_message_bytes: int
+    codec: Codec
+    loaded_at: float
+
+
+@dataclass(slots=True)
+class _Detour:
+    until: float
+    length_s: float
+
+
+class ClusterView:
+    """The cache. One refresh a topic is under way at a time, whoever asks."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._topics: dict[str, TopicView] = {}
+        self._brokers: dict[int, str] = {}
+        self._loading: dict[str, asyncio.Task[TopicView]] = {}
+        self._detours: dict[str, _Detour] = {}
+
+    def known(self, name: str) -> TopicView | None:
+        """What is cached of a topic, however old."""
+        return self._topics.get(name)
+
+    async def topic(self, name: str) -> TopicView:
+        """The topic from the cache, or loaded.
+
+        Raises:
+            TopicNotFound: there is no such topic.
+            HeadraceError: the cluster can't be asked.
+        """
+        found = self._topics.get(name)
+        if found is not None and self._age_s(found) < self._client.settings.metadata_max_age:
+            return found
+        return await self.refresh(name)
+
+    async def refresh(self, name: str) -> TopicView:
+        """Loads the topic now, or waits for the load that is under way.
+
+        Raises:
+            TopicNotFound: there is no such topic; it is dropped from the cache.
+        """
+        task = self._loading.get(name)
+        if task is None:
+            task = asyncio.ensure_future(self._load(name))
+            self._loading[name] = task
+            task.add_done_callback(lambda done: self._loaded(name, done))
+        # A caller that gives up doesn't take the load away from the others.
+        return await asyncio.shield(task)
+
+    def _loaded(self, name: str, task: asyncio.Task[TopicView]) -> None:
+        del self._loading[name]
+        if not task.cancelled():
+            task.exception()  # Marks it as seen where every waiter has gone.
+
+    async def _load(self, name: str) -> TopicView:
+        try:
+            info = await self._client.call("GET", routes.fill(routes.TOPIC, topic=name), TopicInfo)
+        except HeadraceError as error:
+            if error.code == "topic_not_found":
+                self._topics.pop(name, None)
+            raise
+        leaders = {part.leader for part in info.partitions if part.leader is not None}
+        if not leaders <= self._brokers.keys() or name in self._topics:
+            await self.refresh_brokers()
+        found = self._topics[name] = _view_of(info, asyncio.get_running_loop().time())
+        return found
+
+    async def refresh_brokers(self) -> None:
+        """Loads the brokers' addresses."""
+        info = await self._client.call("GET", routes.CLUSTER, ClusterInfo)
+        self._brokers = {broker.id: broker.url.rstrip("/") for broker in info.brokers}
+
+    def url_of(self, topic: str, partition: int) -> str | None:
+        """The address to ask about a partition; None while nobody leads it."""
+        view = self._topics.get(topic)
+        if view is None or partition >= len(view.leaders):
+            return None
+        leader = view.leaders[partition]
+        if leader is None:
+            return None
+        direct = self._brokers.get(leader)
+        if direct is None or self._client.settings.route == "bootstrap":
+            return self._client.bootstrap_url
+        detour = self._detours.get(direct)
+        if detour is None or asyncio.get_running_loop().time() >= detour.until:
+            return direct
+        return self._client.bootstrap_url
+
+    def went_wrong(self, url: str, error: HeadraceError) -> bool:
+        """Takes note of a failed request. True if there is another way worth trying at once."""
+        is_unreachable = error.code == "connection_failed" and error.details.get("sent") is False
+        if not is_unreachable or self._client.settings.route != "auto":
+            return False
+        if url == self._client.bootstrap_url:
+            return False
+        now = asyncio.get_running_loop().time()
+        before = self._detours.get(url)
+        if before is None:
+            log.warning(
+                "%s can't be reached from here; its partitions go through %s instead, which costs"
+                " a hop. If that is intended, set route='bootstrap'.",
+                url,
+                self._client.bootstrap_url,
+            )
+            self._detours[url] = _Detour(now + DIRECT_RETRY_FIRST_S, DIRECT_RETRY_FIRST_S)
+        elif now >= before.until:
+            before.length_s = min(before.length_s * 2, DIRECT_RETRY_MAX_S)
+            before.until = now + before.length_s
+        return True
+
+    def _age_s(self, view: TopicView) -> float:
+        return asyncio.get_running_loop().time() - view.loaded_at
+
+    async def close(self) -> None:
+        """Ends loads that are under way."""
+        tasks = list(self._loading.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _view_of(info: TopicInfo, now: float) -> TopicView:
+    ordered = sorted(info.partitions, key=lambda part: part.partition)
+    if [part.partition for part in ordered] != list(range(len(ordered))) or not ordered:
+        raise InternalError(f"the description of topic {info.name!r} lists partitions with gaps")
+    size = info.config.get("max.message.bytes")
+    codec = info.config.get("compression.type")
+    return TopicView(
+        name=info.name,
+        topic_id=parse_topic_id(info.topic_id),
+        leaders=tuple(part.leader for part in ordered),
+        max_message_bytes=int(size.value) if size and size.value else MAX_MESSAGE_BYTES_DEFAULT,
+        codec=CODEC_NAMES.get(str(codec.value), Codec.NONE) if codec else Codec.NONE,
+        loaded_at=now,
+    )

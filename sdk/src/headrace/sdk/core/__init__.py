@@ -1,0 +1,1 @@
+"""The SDK's decisions: values in, values out. No asyncio, sockets, clocks, randomness, logs."""
