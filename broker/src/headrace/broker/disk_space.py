@@ -43,3 +43,34 @@ def look(path: str, *, reserve_bytes: int) -> DiskSpace:
     """The volume of `path` as it is now."""
     found = os.statvfs(path)
     return DiskSpace(found.f_bavail * found.f_frsize, reserve_bytes)
+
+
+LOOK_AGAIN_BYTES = 1 << 20
+"""Bytes that may be written between two looks, besides the look every second."""
+
+
+class DiskGuard:
+    """Watches the volume for the way in. A look costs a microsecond or two, so it is taken often:
+    a fast producer can't eat the reserve between two."""
+
+    def __init__(self, path: str, *, reserve_bytes: int) -> None:
+        self._path = path
+        self._reserve_bytes = reserve_bytes
+        self._unseen_bytes = 0
+        self.space = look(path, reserve_bytes=reserve_bytes)
+
+    def refresh(self) -> None:
+        """Looks now."""
+        self._unseen_bytes = 0
+        self.space = look(self._path, reserve_bytes=self._reserve_bytes)
+
+    def require_room(self, size_bytes: int) -> None:
+        """Refuses a client's write of so many bytes while the volume is down to its reserve.
+
+        Raises:
+            StorageFull: with what to do.
+        """
+        self._unseen_bytes += size_bytes
+        if self.space.is_full or self._unseen_bytes >= LOOK_AGAIN_BYTES:
+            self.refresh()
+        self.space.require_room()

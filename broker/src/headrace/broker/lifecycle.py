@@ -9,6 +9,7 @@ from headrace.protocol.models import Recovering
 STARTING, RECOVERING, RUNNING, DRAINING, STOPPED = (
     "starting", "recovering", "running", "draining", "stopped",
 )  # fmt: skip
+STATES = (STARTING, RECOVERING, RUNNING, DRAINING, STOPPED)
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ when somebody scrapes, so that counting costs the hot path one addition.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -69,21 +69,23 @@ class Metrics:
         return measure
 
 
-class TopicSample(Protocol):
-    """A topic's sums, as the collector reads them."""
+@dataclass(slots=True)
+class TopicSample:
+    """A topic's sums over its partitions here, since the process started."""
 
     topic: str
-    partitions: int
-    offline: int
-    size_bytes: int
-    bytes_in: int
-    records_in: int
-    batches_in: int
-    duplicates: int
-    bytes_out: int
+    partitions: int = 0
+    offline: int = 0
+    size_bytes: int = 0
+    bytes_in: int = 0
+    records_in: int = 0
+    batches_in: int = 0
+    duplicates: int = 0
+    bytes_out: int = 0
 
 
-class BrokerSample(Protocol):
+@dataclass(slots=True, kw_only=True)
+class BrokerSample:
     """The broker's state in numbers."""
 
     state: str
@@ -95,7 +97,6 @@ class BrokerSample(Protocol):
     disk_free_bytes: int
     storage_full: bool
     syncs: int
-    synced_batches: int
     recovering_remaining: int
 
 
@@ -123,7 +124,6 @@ _BROKER_GAUGES = (
 _BROKER_COUNTERS = (
     ("throttled", "headrace_throttled_requests", "Requests refused with 429."),
     ("syncs", "headrace_log_syncs", "fdatasync calls of logs."),
-    ("synced_batches", "headrace_log_synced_waiters", "Waits that those calls ended."),
 )
 
 

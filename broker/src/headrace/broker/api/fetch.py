@@ -13,16 +13,18 @@ from dataclasses import dataclass, field
 import msgspec
 from aiohttp import web
 
+from headrace.broker.api.auth import Policy, Principal
 from headrace.broker.api.endpoint import Call
 from headrace.broker.api.inflight import Inflight
 from headrace.broker.clock import Clock
 from headrace.broker.lifecycle import Lifecycle
-from headrace.broker.log.log import LogSlice
+from headrace.broker.log.slices import LogSlice
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.waiters import ReadWaiter
 from headrace.broker.settings import Settings
 from headrace.protocol import framing, limits
+from headrace.protocol.compression import Buffer
 from headrace.protocol.errors import HeadraceError, InvalidRequest
 from headrace.protocol.ids import TopicId, TopicIdPartition
 from headrace.protocol.requests import (
@@ -61,12 +63,14 @@ class Fetch:
         self,
         manager: PartitionManager,
         *,
+        policy: Policy,
         clock: Clock,
         settings: Settings,
         inflight: Inflight,
         lifecycle: Lifecycle,
     ) -> None:
         self._manager = manager
+        self._policy = policy
         self._clock = clock
         self._settings = settings
         self._inflight = inflight
@@ -80,6 +84,7 @@ class Fetch:
         with ExitStack() as open_files:
             found = await self.gather(
                 request.parts,
+                principal=call.principal,
                 min_bytes=request.min_bytes,
                 max_bytes=min(request.max_bytes, self._settings.fetch_bytes_max),
                 max_wait_ms=request.max_wait_ms,
@@ -94,12 +99,18 @@ class Fetch:
             waiter.wake()
 
     async def gather(
-        self, parts: Sequence[FetchPart], *, min_bytes: int, max_bytes: int, max_wait_ms: int
+        self,
+        parts: Sequence[FetchPart],
+        *,
+        principal: Principal,
+        min_bytes: int,
+        max_bytes: int,
+        max_wait_ms: int,
     ) -> Gathered:
         """What the parts have to say, once it is `min_bytes`, urgent, or time."""
         wait_s = min(max_wait_ms, self._settings.fetch_wait_ms_max) / 1000
         deadline = self._clock.monotonic() + wait_s
-        found = await self._look(parts, max_bytes)
+        found = await self._look(parts, max_bytes, principal)
         if found.urgent or found.size_bytes >= min_bytes or wait_s <= 0:
             return found
         waiter = ReadWaiter()
@@ -108,7 +119,7 @@ class Fetch:
             while True:
                 waiter.looking()
                 found.close()
-                found = await self._look(parts, max_bytes)
+                found = await self._look(parts, max_bytes, principal)
                 left_s = deadline - self._clock.monotonic()
                 enough = found.urgent or found.size_bytes >= min_bytes
                 if enough or left_s <= 0 or not self._lifecycle.serving:
@@ -131,22 +142,27 @@ class Fetch:
                 found.append(partition)
         return found
 
-    async def _look(self, parts: Sequence[FetchPart], max_bytes: int) -> Gathered:
+    async def _look(
+        self, parts: Sequence[FetchPart], max_bytes: int, principal: Principal
+    ) -> Gathered:
         found = Gathered()
         try:
             for part in parts:
-                await self._look_at(part, max_bytes - found.size_bytes, found)
+                await self._look_at(part, max_bytes - found.size_bytes, found, principal)
         except BaseException:
             found.close()
             raise
         return found
 
-    async def _look_at(self, part: FetchPart, room_bytes: int, found: Gathered) -> None:
+    async def _look_at(
+        self, part: FetchPart, room_bytes: int, found: Gathered, principal: Principal
+    ) -> None:
         where = TopicIdPartition(TopicId(part.topic_id), part.partition)
         result = FetchResult(where.topic_id, where.partition)
         found.results.append(result)
         try:
             partition = self._manager.find(where)
+            self._policy.authorize(principal, "read", f"topic:{partition.topic}")
             partition.require_usable(part.leader_epoch)
             partition.check_readable(part.offset)
             slice_ = None
@@ -179,9 +195,7 @@ async def _locate(partition: Partition, part: FetchPart, max_bytes: int) -> LogS
     try:
         return partition.locate(part.offset, max_bytes=max_bytes, end_offset=end_offset)
     except BlockingIOError:
-        return await partition.locate_cold(
-            part.offset, max_bytes=max_bytes, end_offset=end_offset
-        )
+        return await partition.locate_cold(part.offset, max_bytes=max_bytes, end_offset=end_offset)
 
 
 def _batch_end(until: int) -> int:
@@ -211,7 +225,7 @@ async def _send(request: web.Request, found: Gathered) -> web.StreamResponse:
     return response
 
 
-async def _whole(each: LogSlice) -> bytes:
+async def _whole(each: LogSlice) -> Buffer:
     data = each.read_nowait()
     return await each.read() if data is None else data
 
@@ -221,18 +235,15 @@ def _check(request: FetchRequest, rest_bytes: int) -> None:
         raise InvalidRequest(f"{rest_bytes} bytes follow the head; a fetch has none")
     if len(request.parts) > limits.PARTITIONS_PER_REQUEST_MAX:
         raise InvalidRequest(
-            f"{len(request.parts)} parts; a request has at most"
-            f" {limits.PARTITIONS_PER_REQUEST_MAX}"
+            f"{len(request.parts)} parts; a request has at most {limits.PARTITIONS_PER_REQUEST_MAX}"
         )
     if request.isolation not in (0, 1):
         raise InvalidRequest(f"isolation is 0 or 1, not {request.isolation}")
     if request.max_wait_ms < 0 or request.min_bytes < 0 or request.max_bytes < 1:
         raise InvalidRequest("max_wait_ms and min_bytes are 0 or more, max_bytes 1 or more")
     for part in request.parts:
-        if part.max_bytes < 1 or not -1 <= part.until or not 0 <= part.offset <= limits.OFFSET_MAX:
+        if part.max_bytes < 1 or part.until < -1 or not 0 <= part.offset <= limits.OFFSET_MAX:
             raise InvalidRequest(
                 "a part has max_bytes of 1 or more, an offset from 0 to 2^63-2^32 and an until of"
                 " -1 or more"
             )
-
-

@@ -12,14 +12,17 @@ from dataclasses import dataclass
 import msgspec
 from aiohttp import web
 
+from headrace.broker.api.auth import Policy, Principal
 from headrace.broker.api.endpoint import Call
 from headrace.broker.clock import Clock
+from headrace.broker.disk_space import DiskGuard
 from headrace.broker.metrics import Metrics
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.protocol import framing, limits
-from headrace.protocol.errors import HeadraceError, InvalidRequest, RequestTimedOut
+from headrace.protocol.errors import Forbidden, HeadraceError, InvalidRequest, RequestTimedOut
 from headrace.protocol.ids import TopicId, TopicIdPartition
+from headrace.protocol.names import is_internal
 from headrace.protocol.requests import (
     ACKS_ALL,
     ACKS_LEADER,
@@ -49,23 +52,33 @@ class Pending:
 class Produce:
     """Appends batches; used by the binary and the JSON path and by nothing else."""
 
-    def __init__(self, manager: PartitionManager, clock: Clock, metrics: Metrics) -> None:
+    def __init__(
+        self,
+        manager: PartitionManager,
+        *,
+        policy: Policy,
+        clock: Clock,
+        metrics: Metrics,
+        disk: DiskGuard,
+    ) -> None:
         self._manager = manager
+        self._policy = policy
         self._clock = clock
         self._metrics = metrics
+        self._disk = disk
 
     async def handle(self, call: Call) -> web.StreamResponse:
         """POST /v1/produce."""
         request, data = framing.split(call.body, _decoder)
         _check(request, len(data))
-        results, pending = self._append_all(request, data)
+        results, pending = await self._append_all(request, data, call.principal)
         if request.acks == ACKS_ALL:
             await self.wait(pending, timeout_ms=request.timeout_ms)
         body = framing.head(ProduceResponse(0, results))
         return web.Response(body=body, content_type=BATCH_MEDIA_TYPE)
 
-    def _append_all(
-        self, request: ProduceRequest, data: memoryview
+    async def _append_all(
+        self, request: ProduceRequest, data: memoryview, principal: Principal
     ) -> tuple[list[ProduceResult], list[Pending]]:
         results, pending = [], []
         position = 0
@@ -73,17 +86,23 @@ class Produce:
             batch = data[position : position + part.length]
             position += part.length
             where = TopicIdPartition(TopicId(part.topic_id), part.partition)
-            outcome = self.append(where, batch, acks=request.acks)
+            outcome = await self.append(where, batch, acks=request.acks, principal=principal)
             results.append(outcome.result)
             if outcome.partition is not None:
                 pending.append(Pending(outcome.partition, outcome.last_offset, outcome.result))
         return results, pending
 
-    def append(self, where: TopicIdPartition, batch: memoryview, *, acks: int) -> Outcome:
+    async def append(
+        self, where: TopicIdPartition, batch: memoryview, *, acks: int, principal: Principal
+    ) -> Outcome:
         """Appends one batch; a refusal is a result like any other and doesn't stop the rest."""
         result = ProduceResult(where.topic_id, where.partition)
         try:
             partition = self._manager.find(where)
+            self._require_allowed(principal, partition)
+            self._disk.require_room(len(batch))
+            if not partition.knows_producers:
+                await partition.learn_producers()
             appended, _ = partition.append(batch, acks=acks, now_ms=self._clock.now_ms())
         except HeadraceError as error:
             self._metrics.produce_rejected.labels(error.code).inc()
@@ -93,6 +112,11 @@ class Produce:
         result.append_time_ms = appended.append_time_ms
         result.log_start_offset = partition.log.start_offset
         return Outcome(result, partition, appended.last_offset)
+
+    def _require_allowed(self, principal: Principal, partition: Partition) -> None:
+        self._policy.authorize(principal, "write", f"topic:{partition.topic}")
+        if is_internal(partition.topic):
+            raise Forbidden(f"topic {partition.topic!r} is the system's own; clients only read it")
 
     async def wait(self, pending: list[Pending], *, timeout_ms: int) -> None:
         """Waits until all are committed; marks those that aren't in time."""
@@ -147,8 +171,7 @@ def _check(request: ProduceRequest, data_bytes: int) -> None:
         raise InvalidRequest(f"timeout_ms is 0 to {TIMEOUT_MS_MAX}, not {request.timeout_ms}")
     if len(request.parts) > limits.PARTITIONS_PER_REQUEST_MAX:
         raise InvalidRequest(
-            f"{len(request.parts)} parts; a request has at most"
-            f" {limits.PARTITIONS_PER_REQUEST_MAX}"
+            f"{len(request.parts)} parts; a request has at most {limits.PARTITIONS_PER_REQUEST_MAX}"
         )
     if any(part.length < 0 for part in request.parts):
         raise InvalidRequest("a part's length is negative")

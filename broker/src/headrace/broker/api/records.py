@@ -1,4 +1,4 @@
-"""Records in JSON: for curl, people and any language. Decoding runs off the loop when it is long."""
+"""Records in JSON: for curl, people, any language. Long ones are decoded off the loop."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from headrace.broker.api.inflight import Inflight
 from headrace.broker.api.json_records import Placed
 from headrace.broker.api.produce import TIMEOUT_MS_MAX, Outcome, Pending, Produce
 from headrace.broker.clock import Clock
+from headrace.broker.core.topic_config import TopicConfig
 from headrace.broker.partition.manager import PartitionManager
 from headrace.protocol import limits
 from headrace.protocol.compression import CODEC_NAMES, Codec
@@ -90,8 +91,11 @@ class Records:
         config = self._manager.config(topic)
         placed = await self._encode(body.records, topic.partition_count, config, call)
         outcomes = [
-            self._produce.append(
-                TopicIdPartition(topic.topic_id, each.partition), memoryview(each.batch), acks=acks
+            await self._produce.append(
+                TopicIdPartition(topic.topic_id, each.partition),
+                memoryview(each.batch),
+                acks=acks,
+                principal=call.principal,
             )
             for each in placed
         ]
@@ -128,6 +132,7 @@ class Records:
         offset = _start(query.offset, partition.log.start_offset, partition.high_watermark)
         found = await self._fetch.gather(
             [FetchPart(topic.topic_id, call.path.partition, offset, query.max_bytes)],
+            principal=call.principal,
             min_bytes=query.min_bytes,
             max_bytes=query.max_bytes,
             max_wait_ms=query.wait_ms,

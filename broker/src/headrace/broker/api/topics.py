@@ -58,6 +58,7 @@ class Topics:
                 config=body.config,
             )
         )
+        await self._manager.settled()
         return json_answer(self._describe(topic), status=201)
 
     async def list_all(self, call: Call) -> web.StreamResponse:
@@ -91,6 +92,7 @@ class Topics:
         topic = await to_the_end(
             self._coordination.alter_topic(name, config=body.config, partitions=body.partitions)
         )
+        await self._manager.settled()
         return json_answer(self._describe(topic))
 
     async def delete(self, call: Call) -> web.StreamResponse:

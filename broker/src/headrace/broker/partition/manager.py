@@ -20,7 +20,13 @@ from headrace.broker.controller.view import (
     ViewEvent,
 )
 from headrace.broker.core import topic_config
-from headrace.broker.core.model import AnyRecord, Leader, PartitionRecord, TopicObject
+from headrace.broker.core.model import (
+    AnyRecord,
+    ConfigValue,
+    Leader,
+    PartitionRecord,
+    TopicObject,
+)
 from headrace.broker.core.topic_config import Setting, TopicConfig
 from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.log.config import FlushPolicy, LogConfig
@@ -335,7 +341,7 @@ class PartitionManager:
         if removed:
             log.info("%s: retention removed %d segments", partition.name, removed)
 
-    def _defaults(self) -> Mapping[str, topic_config.ConfigValue]:
+    def _defaults(self) -> Mapping[str, ConfigValue]:
         cluster = self._view.cluster
         return {} if cluster is None else cluster.config
 

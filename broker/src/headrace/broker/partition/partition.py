@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from headrace.broker.core import batch_rules
 from headrace.broker.core.model import PartitionRecord
 from headrace.broker.log.config import FlushPolicy
-from headrace.broker.log.log import Appended, Log, LogSlice
+from headrace.broker.log.log import Appended, Log
+from headrace.broker.log.slices import LogSlice
 from headrace.broker.partition.waiters import CommitWaiters, ReadWaiter
 from headrace.protocol.batch import BatchHeader
 from headrace.protocol.errors import (
@@ -131,11 +132,25 @@ class Partition:
         header = batch_rules.accept(batch, bytes_max=self.message_bytes_max)
         if acks == ACKS_ALL:
             self._require_replicas()
-        duplicate = self.log.check_producer(header, now_ms=now_ms)
+        duplicate = self._find_duplicate(header, now_ms=now_ms)
         if duplicate is not None:
             self.stats.duplicates += 1
             return duplicate, True
         return self._write(batch, header, now_ms=now_ms), False
+
+    @property
+    def knows_producers(self) -> bool:
+        """Whether idempotence can be checked without reading the log first."""
+        return self.log.producers is not None
+
+    async def learn_producers(self) -> None:
+        """Loads the state of idempotent producers, once after a start.
+
+        Raises:
+            PartitionOffline: the log can't be read.
+        """
+        self.require_usable()
+        await self.log.load_producers()
 
     def append_own(self, batch: memoryview, header: BatchHeader, *, now_ms: int) -> Appended:
         """Appends the broker's own batch to an internal topic.
@@ -147,10 +162,15 @@ class Partition:
         self._require_replicas()
         return self._write(batch, header, now_ms=now_ms)
 
+    def _find_duplicate(self, header: BatchHeader, *, now_ms: int) -> Appended | None:
+        producers = self.log.producers
+        written = None if producers is None else producers.check(header, now_ms=now_ms)
+        if written is None:
+            return None
+        return Appended(written.base_offset, written.last_offset, written.append_time_ms)
+
     def _write(self, batch: memoryview, header: BatchHeader, *, now_ms: int) -> Appended:
-        appended = self.log.append(
-            batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms
-        )
+        appended = self.log.append(batch, header, leader_epoch=self.leader_epoch, now_ms=now_ms)
         stats = self.stats
         stats.bytes_in += header.length
         stats.records_in += header.record_count
@@ -219,9 +239,7 @@ class Partition:
             offset, max_bytes=max_bytes, end_offset=min(end_offset, self.high_watermark)
         )
 
-    async def locate_cold(
-        self, offset: int, *, max_bytes: int, end_offset: int
-    ) -> LogSlice | None:
+    async def locate_cold(self, offset: int, *, max_bytes: int, end_offset: int) -> LogSlice | None:
         """As `locate`, with threads for what is not in memory."""
         return await self.log.locate_cold(
             offset, max_bytes=max_bytes, end_offset=min(end_offset, self.high_watermark)
