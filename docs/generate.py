@@ -1,7 +1,7 @@
 """Writes the pages that are made from code: docs/errors.md and docs/configuration.md.
 
-    make docs              write them
-    --check                only say which are stale (tests/docs does the same)
+make docs              write them
+--check                only say which are stale (tests/docs does the same)
 """
 
 from __future__ import annotations
@@ -114,9 +114,7 @@ def configuration_page() -> str:
     """docs/configuration.md: the broker's settings and those of topics."""
     source = "broker/src/headrace/broker/settings.py or core/topic_config.py"
     return (
-        "# Configuration\n\n"
-        + NOTICE.format(source=source)
-        + "## A broker\n\n"
+        "# Configuration\n\n" + NOTICE.format(source=source) + "## A broker\n\n"
         "Read once at start; the first place that names a key wins: command-line flag, environment"
         " (`HEADRACE_` and the key in\ncapitals, dots as `_`), the TOML file given with `--config`,"
         " default. An unknown key in the file is refused. In the\nfile `[disk.reserve]` with"
