@@ -271,14 +271,14 @@ async def open_store(url: str) -> Store:
 
 
 def load_secret(settings: Settings) -> bytes:
-    """The secret between brokers: from the file that the settings name, else from one beside the
-    data, made at the first start (0600).
+    """The secret between brokers: from the file that the settings name, else from one in the
+    data folder, made at the first start (0600).
 
     Raises:
         InvalidConfig: the file can't be read or is empty.
     """
     named = settings.cluster_secret_file
-    path = Path(named) if named else Path(settings.data_dir).absolute().parent / "cluster-secret"
+    path = Path(named) if named else Path(settings.data_dir) / "cluster-secret"
     try:
         if not named and not path.exists():
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -45,13 +45,13 @@ class Settings:
         "advertised.url", "", "How clients reach this broker; empty: http://host:port."
     )
     store: str = _key(
-        "store", "", "Cluster state: sqlite:PATH; empty: sqlite beside the data folder."
+        "store", "", "Cluster state: sqlite:PATH; empty: sqlite in the data folder."
     )
     rack: str = _key("rack", "", "Rack or zone of this broker, for placement.")
     cluster_secret_file: str = _key(
         "cluster.secret.file",
         "",
-        "File with the secret that brokers show each other; empty: one is made beside the data.",
+        "File with the secret that brokers show each other; empty: one is made in the data folder.",
     )
     log_format: str = _key("log.format", "text", "text for people, json for collectors.")
     log_level: str = _key("log.level", "INFO", "DEBUG, INFO, WARNING or ERROR.")
@@ -101,7 +101,7 @@ class Settings:
         """The store, with the default filled in."""
         if self.store:
             return self.store
-        return f"sqlite:{Path(self.data_dir).absolute().parent / 'store.db'}"
+        return f"sqlite:{Path(self.data_dir).absolute() / 'store.db'}"
 
     def validate(self) -> Settings:
         """Itself, if the settings can work together.

@@ -65,6 +65,8 @@ class PartitionManager:
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        volume.flusher.on_flushed = self._on_flushed
+        volume.flusher.on_failed = self._on_failed
         self.on_lead: Callable[[Partition, TopicObject], None] = lambda partition, topic: None
         """Called with each partition of an internal topic that this broker leads from now on."""
         self.on_resign: Callable[[Partition], None] = lambda partition: None
@@ -272,10 +274,23 @@ class PartitionManager:
         self._attach(topic, opened, config)
 
     def _attach(self, topic: TopicObject, opened: Log, config: TopicConfig) -> None:
-        partition = Partition(topic.name, opened, message_bytes_max=config.max_message_bytes)
-        opened.on_flushed = partition.advance_high_watermark
-        opened.on_failed = partition.fail
-        self._partitions[opened.partition_id] = partition
+        self._partitions[opened.partition_id] = Partition(
+            topic.name,
+            opened,
+            message_bytes_max=config.max_message_bytes,
+            flusher=self._volume.flusher,
+        )
+
+    def _on_flushed(self, flushed: Log) -> None:
+        partition = self._partitions.get(flushed.partition_id)
+        if partition is not None:
+            partition.advance_high_watermark()
+
+    def _on_failed(self, failed: Log) -> None:
+        partition = self._partitions.get(failed.partition_id)
+        if partition is not None and failed.failure is not None:
+            log.error("%s went offline: %s", partition.name, failed.failure)
+            partition.fail(failed.failure)
 
     def _take_role(self, where: TopicIdPartition) -> None:
         partition = self._partitions.get(where)

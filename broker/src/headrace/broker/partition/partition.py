@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from headrace.broker.core import batch_rules
 from headrace.broker.core.model import PartitionRecord
 from headrace.broker.log.config import FlushPolicy
+from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.log import Appended, Log
 from headrace.broker.log.slices import LogSlice
 from headrace.broker.partition.waiters import CommitWaiters, ReadWaiter
@@ -46,8 +47,11 @@ class Partition:
     without `leading` nothing is appended and nothing is served.
     """
 
-    def __init__(self, topic: str, log: Log, *, message_bytes_max: int) -> None:
+    def __init__(
+        self, topic: str, log: Log, *, message_bytes_max: int, flusher: Flusher
+    ) -> None:
         self.topic = topic
+        self._flusher = flusher
         self.log = log
         self.id: TopicIdPartition = log.partition_id
         self.message_bytes_max = message_bytes_max
@@ -175,6 +179,8 @@ class Partition:
         stats.bytes_in += header.length
         stats.records_in += header.record_count
         stats.batches_in += 1
+        if self.log.config.flush is FlushPolicy.BATCH:
+            self._flusher.request(self.log)
         self.advance_high_watermark()
         return appended
 
