@@ -67,8 +67,8 @@ def errors_page() -> str:
         " failed while others\nsucceeded (`/v1/produce` and `/v1/fetch` carry code and message"
         " only):\n\n"
         "```json\n"
-        '{"code": "topic_not_found", "message": "there is no topic \'orders\'", "retriable": false,\n'
-        ' "retry_after_ms": null, "details": {}}\n'
+        '{"code": "topic_not_found", "message": "there is no topic \'orders\'",\n'
+        ' "retriable": false, "retry_after_ms": null, "details": {}}\n'
         "```\n\n"
         "`code` is stable: compare it. `message` is for people and may change. `retriable` says"
         " whether the same request may\nsucceed later; if `retry_after_ms` is set, not before that"
@@ -127,7 +127,7 @@ def configuration_page() -> str:
         " where Kafka has them. `headrace topic describe` shows every value in force\nand where it"
         " comes from.\n\n"
         + _table(("key", "default", "allowed", "meaning"), _topic_rows())
-        + "\nWhat each `flush.policy` loses when the power goes is in [durability.md](durability.md).\n"
+        + "\n[durability.md](durability.md) says what each `flush.policy` loses when the power goes.\n"
     )
 
 
