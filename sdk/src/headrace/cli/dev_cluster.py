@@ -195,7 +195,7 @@ class DevCluster:
         return process
 
     async def _first_ready(self, plan: BrokerPlan) -> None:
-        """Wait for the first /readyz; a broker that ends before has a fault a restart won't cure."""
+        """Wait for the first /readyz; ending before is a fault that no restart will cure."""
         ready = asyncio.create_task(_until_ready(plan))
         ended = asyncio.create_task(self._processes[plan.broker_id].wait())
         try:

@@ -29,6 +29,7 @@ class BenchTopic:
     """The topic that a benchmark made, as the broker describes it."""
 
     name: str
+    replicas: int
     flush: str
     broker_version: str
 
@@ -69,6 +70,7 @@ async def bench_topic(
             versions = sorted({broker.version for broker in cluster.brokers})
             yield BenchTopic(
                 name=name,
+                replicas=info.replicas,
                 flush=_flush_level(flush, info.replicas),
                 broker_version=", ".join(versions),
             )

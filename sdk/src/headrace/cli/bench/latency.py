@@ -1,0 +1,131 @@
+"""End-to-end latency at a fixed rate: from when a record should have been sent until a consumer in
+the same process has it.
+
+The rate is open-loop: records are due on a fixed schedule whatever the broker does, and a record's
+clock starts when it was due, not when it was sent. A stall thus counts for every record that had to
+wait behind it (the opposite is known as coordinated omission).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+
+from headrace.cli.bench.stats import percentile, quantiles
+from headrace.protocol.errors import BufferFull, HeadraceError, RequestTimedOut
+from headrace.sdk import Consumer, Producer
+
+STAMP = struct.Struct("<qq")
+"""Head of each value: the record's number and when it was due, ns on this process's clock."""
+
+STALLED_S = 20.0
+"""No record for so long before the end: the benchmark fails."""
+
+TICK_S = 0.0002
+"""Shortest sleep between two looks at the schedule."""
+
+_WARM_UP = -1
+
+
+@dataclass(slots=True, kw_only=True)
+class Schedule:
+    """Which records are due when, and how late they were sent."""
+
+    topic: str
+    records: int
+    rate: float
+    size_bytes: int
+    first_due_ns: int = 0
+    sent: int = 0
+    late_ns: list[int] = field(default_factory=list)
+    failure: HeadraceError | None = None
+
+    def due_ns(self, number: int) -> int:
+        """When a record is due."""
+        return self.first_due_ns + int(number * 1e9 / self.rate)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether everything is sent or sending has failed."""
+        return self.sent >= self.records or self.failure is not None
+
+    def send_due(self, producer: Producer) -> None:
+        """Send everything that is due by now."""
+        while not self.is_over and (due := self.due_ns(self.sent)) <= time.perf_counter_ns():
+            value = STAMP.pack(self.sent, due).ljust(self.size_bytes, b".")
+            try:
+                producer.enqueue(self.topic, value)
+            except BufferFull as error:
+                self.failure = error
+                return
+            self.late_ns.append(time.perf_counter_ns() - due)
+            self.sent += 1
+
+
+async def measure_latency(
+    producer: Producer, consumer: Consumer, *, topic: str, records: int, rate: float, size: int
+) -> dict[str, float]:
+    """One round; all figures but the rate in milliseconds."""
+    schedule = Schedule(topic=topic, records=records, rate=rate, size_bytes=size)
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(TICK_S)  # the clock's thread must not wait 5 ms for the interpreter lock
+    try:
+        await _meet(producer, consumer, topic, size)
+        clock = _start_clock(schedule, producer)
+        latencies = await _receive(consumer, schedule)
+        await asyncio.to_thread(clock.join)
+    finally:
+        sys.setswitchinterval(switch_interval)
+    elapsed_s = (time.perf_counter_ns() - schedule.first_due_ns) / 1e9
+    figures = {f"{name}_ms": value / 1e6 for name, value in quantiles(latencies).items()}
+    figures["sent_late_p99_ms"] = percentile(sorted(schedule.late_ns), 0.99) / 1e6
+    figures["records_per_s"] = records / elapsed_s
+    return figures
+
+
+async def _meet(producer: Producer, consumer: Consumer, topic: str, size: int) -> None:
+    """Send one record and wait for it: connections are made, the consumer is waiting."""
+    await producer.send(topic, STAMP.pack(_WARM_UP, 0).ljust(size, b"."))
+    async with asyncio.timeout(STALLED_S):
+        async for record in consumer:
+            if STAMP.unpack_from(record.value or b"")[0] == _WARM_UP:
+                return
+
+
+def _start_clock(schedule: Schedule, producer: Producer) -> threading.Thread:
+    """A thread that wakes the loop when records are due: the loop's own timers are exact to a
+    millisecond only, more than what is measured."""
+    loop = asyncio.get_running_loop()
+    schedule.first_due_ns = time.perf_counter_ns() + 50_000_000
+
+    def keep_time() -> None:
+        while not schedule.is_over:
+            wait_s = (schedule.due_ns(schedule.sent) - time.perf_counter_ns()) / 1e9
+            time.sleep(max(wait_s, TICK_S))
+            try:
+                loop.call_soon_threadsafe(schedule.send_due, producer)
+            except RuntimeError:  # the loop is closed: the benchmark was interrupted
+                return
+
+    clock = threading.Thread(target=keep_time, name="bench-clock", daemon=True)
+    clock.start()
+    return clock
+
+
+async def _receive(consumer: Consumer, schedule: Schedule) -> list[float]:
+    """The latency of each record, ns, as the consumer gets them."""
+    latencies: list[float] = []
+    while len(latencies) < schedule.records:
+        batch = await consumer.fetch(max_records=1_000, timeout=STALLED_S)
+        now = time.perf_counter_ns()
+        latencies += [now - STAMP.unpack_from(record.value or b"")[1] for record in batch]
+        if schedule.failure is not None:
+            raise schedule.failure
+        if not batch:
+            missing = schedule.records - len(latencies)
+            raise RequestTimedOut(f"{missing:,} of {schedule.records:,} records did not come")
+    return latencies
