@@ -50,10 +50,10 @@ class LineSource:
         while chunk := await self._next():
             self.bytes_read += len(chunk)
             lines, kept = split_lines(kept, chunk)
-            if len(kept) > LINE_BYTES_MAX:
-                raise LineFault(f"a line is longer than {LINE_BYTES_MAX:,} bytes")
             if lines:
                 yield lines
+            if len(kept) > LINE_BYTES_MAX:
+                raise LineFault(f"longer than {LINE_BYTES_MAX:,} bytes, more than a batch holds")
         if kept:
             yield [kept]
 
