@@ -47,6 +47,10 @@ class LeaseWatch:
         self._sights[key] = sight
         return sight
 
+    def sight(self, key: str) -> LeaseSight | None:
+        """What was seen of a lease."""
+        return self._sights.get(key)
+
     def released(self, key: str, session: int) -> bool:
         """Whether the holder of that session said that it left."""
         sight = self._sights.get(key)

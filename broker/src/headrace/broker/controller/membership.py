@@ -115,6 +115,8 @@ class Membership:
                 await self._renew()
             except HeadraceError as error:
                 log.warning("the lease wasn't renewed: %s", error)
+            except Exception:
+                log.exception("the lease wasn't renewed")
 
     async def set_state(self, state: BrokerState) -> None:
         """Says what this broker is doing, for elections and placement."""
@@ -136,9 +138,11 @@ class Membership:
         """Gives the lease up, so that nobody waits for it to stand still."""
         await self._renew(released=True)
 
-    async def check(self) -> None:
-        """Reads the registration: somebody newer may have taken it."""
-        self._check(_decoded(await self._writer.read(self._key)))
+    def saw(self, present: Registration) -> None:
+        """Takes notice of a registration that the watch told of: it may be somebody newer's."""
+        mine = self._registration
+        if mine and present.broker_id == mine.broker_id and present.session > mine.session:
+            self._be_overtaken(present.session)
 
     async def _renew(self, *, released: bool = False) -> None:
         self._beat += 1

@@ -32,6 +32,9 @@ class Write:
     value: bytes | None
 
 
+BATCH_MAX = 500
+"""Writes in one call of the store: bounds how long one transaction keeps others waiting."""
+
 Compute = Callable[[Item | None], Write | None]
 """From the object as read to what it should become; None: it is right as it is."""
 
@@ -74,18 +77,19 @@ class StoreWriter:
             raise StoreUnavailable(f"the store didn't confirm the change of {key}: {reason}")
         raise Conflict(f"others keep changing {key}: try again")
 
-    async def update_many(self, writes: Mapping[str, tuple[str | None, bytes]]) -> bool:
+    async def update_many(self, writes: Mapping[str, tuple[str | None, bytes | None]]) -> bool:
         """Writes many objects from the revisions given (None: not there yet), one try each;
         whether all succeeded. What didn't is read again, so that the next try starts from it."""
         wanted = [Change(key, value, revision) for key, (revision, value) in writes.items()]
-        outcomes = await self.store.cas_many(wanted)
         done = True
-        for change, outcome in zip(wanted, outcomes, strict=True):
-            if isinstance(outcome, Applied):
-                self._show(change.key, change.value, outcome)
-            else:
-                done = False
-                await self.read(change.key)
+        for first in range(0, len(wanted), BATCH_MAX):
+            part = wanted[first : first + BATCH_MAX]
+            for change, outcome in zip(part, await self.store.cas_many(part), strict=True):
+                if isinstance(outcome, Applied):
+                    self._show(change.key, change.value, outcome)
+                else:
+                    done = False
+                    await self.read(change.key)
         return done
 
     def _show(self, key: str, value: bytes | None, outcome: Applied) -> Item | None:

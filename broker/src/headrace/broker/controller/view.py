@@ -92,6 +92,7 @@ class ClusterView:
         self._by_name: dict[str, TopicObject] = {}
         self._by_id: dict[TopicId, TopicObject] = {}
         self._records: dict[TopicId, dict[int, AnyRecord]] = {}
+        self._dead: dict[str, TopicObject] = {}
         self._listeners: list[Listener] = []
 
     @property
@@ -144,9 +145,10 @@ class ClusterView:
         """The shards under a topic's name as last read, also of an earlier topic."""
         return {index: self._shards[key] for index, key in self._shards_of.get(name, {}).items()}
 
-    def shard_names(self) -> Iterator[str]:
-        """The names that have shards in the store."""
-        return iter(list(self._shards_of))
+    def left_over_names(self) -> set[str]:
+        """Names under which objects of dead topics are still in the store."""
+        orphans = {name for name in self._shards_of if name not in self._by_name}
+        return orphans | self._dead.keys()
 
     def stale_partitions(self, shard: Shard) -> set[int]:
         """The partitions of a shard as read whose record isn't the newest that is known: nobody
@@ -201,6 +203,8 @@ class ClusterView:
         """Forgets the object, not what it told: absence proves nothing (R25)."""
         self._items.pop(key, None)
         self.faults.pop(key, None)
+        if key.startswith(keys.TOPICS):
+            self._dead.pop(key.removeprefix(keys.TOPICS), None)
         if self._shards.pop(key, None) is not None:
             name = keys.topic_of_shard(key)
             places = self._shards_of[name]
@@ -244,11 +248,13 @@ class ClusterView:
         if keys.topic(topic.name) != item.key:
             return f"it names the topic {topic.name!r}"
         if self.is_tombstoned(topic.topic_id):
+            self._dead[topic.name] = topic
             return None
         before = self._by_id.get(topic.topic_id)
         if before is not None and topic.version <= before.version:
             return _went_back(topic.version, before.version)
         self._by_id[topic.topic_id] = self._by_name[topic.name] = topic
+        self._dead.pop(topic.name, None)
         self._tell(TopicChanged(topic, before))
         for shard in self.shards(topic.name).values():
             self._take_records(shard)
@@ -292,6 +298,8 @@ class ClusterView:
         self._records.pop(topic_id, None)
         if topic is not None and self._by_name.get(topic.name) == topic:
             del self._by_name[topic.name]
+            if keys.topic(topic.name) in self._items:
+                self._dead[topic.name] = topic
         self._tell(TopicTombstoned(topic_id, topic))
 
     def _tell(self, event: ViewEvent) -> None:

@@ -35,7 +35,9 @@ Recovery = Literal["none", "possible_loss", "unclean"]
 """How the present leader came to lead: with standing; as the best of those who all lost power
 (R24: the last records may be missing); by an unclean election (records are missing)."""
 
-_NO_CONFIG: Mapping[str, ConfigValue] = MappingProxyType({})
+
+def _no_config() -> Mapping[str, ConfigValue]:
+    return MappingProxyType({})
 
 
 class Generation(NamedTuple):
@@ -126,7 +128,7 @@ class TopicObject:
     topic_id: TopicId
     partition_count: int
     replicas: int
-    config: Mapping[str, ConfigValue] = _NO_CONFIG
+    config: Mapping[str, ConfigValue] = field(default_factory=_no_config)
     deleting: bool = False
     version: int = 0
 
@@ -163,7 +165,7 @@ class ClusterObject:
     store_term: int = 0
     feature_level: int = FEATURE_LEVEL
     tombstones: Mapping[TopicId, int] = field(default_factory=lambda: MappingProxyType({}))
-    config: Mapping[str, ConfigValue] = _NO_CONFIG
+    config: Mapping[str, ConfigValue] = field(default_factory=_no_config)
     version: int = 0
 
 

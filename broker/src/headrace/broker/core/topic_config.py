@@ -142,15 +142,24 @@ def validate(
     return checked
 
 
+def check_key(name: str) -> str:
+    """`name` itself if there is such a setting.
+
+    Raises:
+        InvalidConfig: there is none; names a similar one.
+    """
+    if name not in TOPIC_CONFIG:
+        raise InvalidConfig(f"{name[:80]!r} is no topic setting{_suggestion(name)}")
+    return name
+
+
 def normalise(name: str, value: ConfigValue) -> ConfigValue:
     """One value as the table wants it.
 
     Raises:
         InvalidConfig: see `validate`.
     """
-    key = TOPIC_CONFIG.get(name)
-    if key is None:
-        raise InvalidConfig(f"{name[:80]!r} is no topic setting{_suggestion(name)}")
+    key = TOPIC_CONFIG[check_key(name)]
     return _PARSERS[key.kind](key, value)
 
 

@@ -109,8 +109,10 @@ def adjust_shard(
             notes.extend([note] if note else [])
         records.append(following)
     changed = any(new is not old for new, old in zip(records, shard.records, strict=True))
-    return Adjusted(replace(shard, records=tuple(records), term=term) if changed else None,
-                    tuple(notes))  # fmt: skip
+    if not changed:
+        return Adjusted(None, tuple(notes))
+    following_shard = replace(shard, records=tuple(records), term=max(term, shard.term))
+    return Adjusted(following_shard, tuple(notes))
 
 
 def with_tombstone(cluster: ClusterObject, topic_id: TopicId) -> ClusterObject | None:
@@ -127,8 +129,11 @@ def with_tombstone(cluster: ClusterObject, topic_id: TopicId) -> ClusterObject |
 def is_left_over(
     topic: TopicObject | None, shard: Shard | Unreadable, cluster: ClusterObject
 ) -> bool:
-    """Whether a shard belongs to a topic that is dead, so that it may go."""
-    if isinstance(shard, Unreadable) or shard.topic_id not in cluster.tombstones:
+    """Whether a shard belongs to a topic that is dead, so that it may go. One that can't be read
+    goes with the dead topic under whose name it lies."""
+    if isinstance(shard, Unreadable):
+        return topic is not None and topic.topic_id in cluster.tombstones
+    if shard.topic_id not in cluster.tombstones:
         return False
     return topic is None or topic.deleting or topic.topic_id != shard.topic_id
 

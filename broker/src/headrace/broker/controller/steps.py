@@ -1,0 +1,225 @@
+"""Carries out the steps that `core.topic_plan` says: the one place that writes partition records
+and removes topics.
+
+Used by the broker that was asked to create, alter or delete, and by the controller for what others
+left half done. Each step may be taken by both at once: the compare-and-swap decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from headrace.broker.controller.brokers import BrokerStatuses
+from headrace.broker.controller.updates import StoreWriter, Write
+from headrace.broker.controller.view import ClusterView
+from headrace.broker.core import encoding, topic_plan, transitions
+from headrace.broker.core.model import (
+    ClusterObject,
+    PartitionRecord,
+    Shard,
+    TopicObject,
+    Unreadable,
+    shard_of,
+)
+from headrace.broker.store import keys
+from headrace.broker.store.base import Item
+from headrace.protocol.errors import StoreUnavailable
+from headrace.protocol.ids import TopicId
+
+log = logging.getLogger(__name__)
+
+TOPICS_PER_TURN = 100
+"""Topics looked at before the loop gets its turn."""
+
+PASSES_MAX = 10
+"""Rounds over a topic until nothing is left to do; each record takes one step in a round."""
+
+
+_ComputeCluster = Callable[[ClusterObject], ClusterObject | None]
+
+
+class TopicSteps:
+    """Steps of topics. `term`: the controller's, 0 while this broker isn't the controller."""
+
+    def __init__(self, writer: StoreWriter, view: ClusterView, statuses: BrokerStatuses) -> None:
+        self._writer = writer
+        self._view = view
+        self._statuses = statuses
+        self._cluster_lock = asyncio.Lock()
+        self._said: dict[tuple[TopicId, int], str] = {}
+        self.term = 0
+        self.highest_term_seen = 0
+
+    async def settle(self, names: Iterable[str]) -> None:
+        """Takes steps until the topics are as they should be, or can't be for now."""
+        wanted = list(names)
+        for _ in range(PASSES_MAX):
+            if not await self.advance(wanted, elect=True):
+                return
+
+    async def advance(self, names: Iterable[str], *, elect: bool) -> bool:
+        """One step for each of the topics' records that needs one; whether there was any. Without
+        `elect` only what is missing is made (that needs no judgement on who is alive)."""
+        wanted, changed = list(names), False
+        for first in range(0, len(wanted), TOPICS_PER_TURN):
+            writes: dict[str, tuple[str | None, bytes | None]] = {}
+            for name in wanted[first : first + TOPICS_PER_TURN]:
+                writes.update(self._writes_for(name, elect=elect))
+            if writes:
+                changed = True
+                await self._writer.update_many(writes)
+            await asyncio.sleep(0)
+        return changed
+
+    async def finish_deletion(self, name: str) -> None:
+        """The rest of a deletion, from wherever it stands: tombstone, shards, the object. A crash
+        after each of them leaves what the next call goes on from; the object goes last, so that
+        the name isn't free while anything of it is left."""
+        topic = _topic(await self._writer.read(keys.topic(name)))
+        if topic is not None and topic.deleting:
+            await self._bury(topic.topic_id)
+        cluster = await self._read_cluster()
+        await self._remove_shards(name, topic, cluster)
+        if topic is not None and topic.topic_id in cluster.tombstones:
+            await self._writer.update(
+                keys.topic(name),
+                lambda item: Write(None) if _is(item, topic.topic_id) else None,
+            )
+
+    async def remove_broken(self, name: str, topic_id: TopicId, partition: int, me: int) -> None:
+        """Takes a broker's own broken replica out of ISR and ELR (R23)."""
+
+        def compute(item: Item | None) -> Write | None:
+            shard = encoding.decode_shard(item.value) if item else None
+            if not isinstance(shard, Shard) or shard.topic_id != topic_id:
+                return None
+            changed = _with_step(shard, partition, me)
+            return Write(encoding.encode_shard(changed)) if changed else None
+
+        await self._writer.update(keys.shard(name, shard_of(partition)), compute)
+
+    async def raise_store_term(self) -> int:
+        """The store's next term, so that a store that goes back in time shows."""
+
+        def compute(cluster: ClusterObject) -> ClusterObject:
+            return replace(cluster, store_term=cluster.store_term + 1, version=cluster.version + 1)
+
+        return (await self._change_cluster(compute)).store_term
+
+    def _writes_for(self, name: str, *, elect: bool) -> dict[str, tuple[str | None, bytes | None]]:
+        topic, cluster = self._view.all_topics.get(name), self._view.cluster
+        if topic is None or topic.deleting or cluster is None:
+            return {}
+        shards = self._view.shards(name)
+        brokers = self._statuses.current()
+        wanted = topic_plan.missing_shards(
+            topic, shards, cluster=cluster, brokers=brokers, term=self.term, load=self._load(topic)
+        )
+        for index, shard in shards.items() if elect else ():
+            if isinstance(shard, Shard) and shard.topic_id == topic.topic_id:
+                self.highest_term_seen = max(self.highest_term_seen, shard.term)
+                adjusted = topic_plan.adjust_shard(
+                    shard,
+                    topic,
+                    cluster=cluster,
+                    brokers=brokers,
+                    term=self.term,
+                    frozen=self._view.stale_partitions(shard),
+                )
+                self._say(topic, adjusted.notes)
+                if adjusted.shard is not None and index not in wanted:
+                    wanted[index] = adjusted.shard
+        return {
+            (key := keys.shard(name, index)): (self._revision(key), encoding.encode_shard(shard))
+            for index, shard in wanted.items()
+        }
+
+    def _revision(self, key: str) -> str | None:
+        item = self._view.item(key)
+        return item.revision if item else None
+
+    def _load(self, topic: TopicObject) -> Counter[int]:
+        """Replicas each broker has of all topics; counted only where there is a choice."""
+        load: Counter[int] = Counter()
+        if len(self._view.brokers) < 2 or len(self._view.records(topic.topic_id)) > 0:
+            return load
+        for other in self._view.all_topics.values():
+            for record in self._view.records(other.topic_id).values():
+                if isinstance(record, PartitionRecord):
+                    load.update(record.replicas)
+        return load
+
+    def _say(self, topic: TopicObject, notes: Iterable[topic_plan.Note]) -> None:
+        """Logs each note once, until it changes."""
+        for note in notes:
+            key = (topic.topic_id, note.partition)
+            if self._said.get(key) != note.text:
+                self._said[key] = note.text
+                level = logging.WARNING if note.possible_loss else logging.INFO
+                log.log(level, "%s-%d: %s", topic.name, note.partition, note.text)
+
+    async def _bury(self, topic_id: TopicId) -> None:
+        await self._change_cluster(lambda cluster: topic_plan.with_tombstone(cluster, topic_id))
+        self._said = {key: text for key, text in self._said.items() if key[0] != topic_id}
+
+    async def _change_cluster(self, compute: _ComputeCluster) -> ClusterObject:
+        def write(item: Item | None) -> Write | None:
+            changed = compute(_cluster(item))
+            return Write(encoding.encode_cluster(changed)) if changed else None
+
+        async with self._cluster_lock:
+            return _cluster(await self._writer.update(keys.CLUSTER, write))
+
+    async def _read_cluster(self) -> ClusterObject:
+        return _cluster(await self._writer.read(keys.CLUSTER))
+
+    async def _remove_shards(
+        self, name: str, topic: TopicObject | None, cluster: ClusterObject
+    ) -> None:
+        for _ in range(PASSES_MAX):
+            items = await self._writer.store.list(keys.shards(name))
+            gone = [
+                item
+                for item in items
+                if topic_plan.is_left_over(topic, encoding.decode_shard(item.value), cluster)
+            ]
+            if not gone:
+                return
+            await self._writer.update_many({item.key: (item.revision, None) for item in gone})
+        raise StoreUnavailable(f"the partition records of {name} couldn't be removed: try again")
+
+
+def _with_step(shard: Shard, partition: int, me: int) -> Shard | None:
+    """The shard with the broker's replica of one partition taken out; None if it is already."""
+    records = list(shard.records)
+    for place, record in enumerate(records):
+        if record.partition == partition and isinstance(record, PartitionRecord):
+            step = transitions.remove_broken(record, me)
+            if isinstance(step, PartitionRecord):
+                records[place] = step
+                return Shard(shard.topic_id, shard.index, tuple(records), shard.term)
+    return None
+
+
+def _topic(item: Item | None) -> TopicObject | None:
+    topic = encoding.decode_topic(item.value) if item else None
+    return topic if isinstance(topic, TopicObject) else None
+
+
+def _is(item: Item | None, topic_id: TopicId) -> bool:
+    topic = _topic(item)
+    return topic is not None and topic.topic_id == topic_id
+
+
+def _cluster(item: Item | None) -> ClusterObject:
+    """The cluster object; without a readable one nothing may be changed."""
+    cluster = encoding.decode_cluster(item.value) if item else Unreadable(b"", "it is missing")
+    if isinstance(cluster, Unreadable):
+        raise StoreUnavailable(
+            f"the store's cluster object can't be read ({cluster.reason}): restore the store"
+        )
+    return cluster
