@@ -127,7 +127,7 @@ def configuration_page() -> str:
         " where Kafka has them. `headrace topic describe` shows every value in force\nand where it"
         " comes from.\n\n"
         + _table(("key", "default", "allowed", "meaning"), _topic_rows())
-        + "\n[durability.md](durability.md) says what each `flush.policy` loses when the power goes.\n"
+        + "\n[durability.md](durability.md) says what each `flush.policy` may lose.\n"
     )
 
 

@@ -46,7 +46,6 @@ def test_every_part_says_that_it_is_typed() -> None:
 
 
 def test_every_folder_of_modules_is_a_package_with_a_docstring_only() -> None:
-    exports = {"headrace/sdk/__init__.py", "headrace/sdk/sync/__init__.py"}
     for root in SOURCE_ROOTS:
         for file in (root / "headrace").rglob("*.py"):
             if file.parent.name == "headrace":
@@ -54,7 +53,7 @@ def test_every_folder_of_modules_is_a_package_with_a_docstring_only() -> None:
             package = file.parent / "__init__.py"
             assert package.is_file(), f"{file.parent} has modules but no __init__.py"
             name = package.relative_to(root).as_posix()
-            if name not in exports:
+            if not name.startswith("headrace/sdk/") or "/core/" in name:  # those export names
                 text = package.read_text().strip()
                 assert text.startswith('"""'), f"{name} has no docstring"
                 assert text.endswith('"""'), f"{name} holds more than its docstring"

@@ -14,7 +14,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 FUNCTION_LINES_MAX = 70
-FILE_LINES_MAX = 600
+FILE_LINES_MAX = 1_200
+LONG_FILE_LINES = 400
 SOURCES = sorted(
     file
     for root in ROOT.glob("*/src")
@@ -40,6 +41,7 @@ BANNED = {
 ALLOWED = {
     "headrace/cli": (r"\bprint\(", r"time\.sleep\("),
     "headrace/demo": (r"\bprint\(", r"time\.sleep\("),
+    "headrace/broker/__main__.py": (r"\bprint\(",),
 }
 
 
@@ -86,7 +88,7 @@ def test_no_banned_calls(file: Path) -> None:
     allowed = {
         pattern
         for folder, patterns in ALLOWED.items()
-        if f"/{folder}/" in f"/{_relative(file)}"
+        if f"/{folder}/" in f"/{_relative(file)}/"
         for pattern in patterns
     }
     for pattern, why in BANNED.items():
@@ -103,6 +105,11 @@ def test_functions_and_files_are_short_enough_to_be_read(file: Path) -> None:
     for function in _functions(ast.parse(text)):
         size = _code_lines(function)
         assert size <= FUNCTION_LINES_MAX, f"{_relative(file)}: {function.name} has {size} lines"
+
+
+def test_few_files_are_long() -> None:
+    long = [_relative(file) for file in SOURCES if file.read_text().count("\n") > LONG_FILE_LINES]
+    assert len(long) <= len(SOURCES) / 10, f"too many long files: {', '.join(long)}"
 
 
 @pytest.mark.parametrize("file", SOURCES, ids=_relative)
