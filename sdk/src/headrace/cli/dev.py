@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,7 +61,8 @@ async def _serve(plan: ClusterPlan) -> bool:
     cluster = DevCluster(plan)
     received = _catch_stop_signals(cluster)
     starting = asyncio.create_task(cluster.start())
-    await asyncio.wait({starting, received}, return_when=asyncio.FIRST_COMPLETED)
+    either: list[asyncio.Future[Any]] = [starting, received]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     if not received.done():
         await starting
         _greet(plan)

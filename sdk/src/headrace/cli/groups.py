@@ -55,7 +55,7 @@ def describe(
 @group_app.command()
 def delete(
     ctx: typer.Context,
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)],
+    groups: Annotated[list[str], typer.Argument(metavar="GROUP", show_default=False)],
     bootstrap: Bootstrap = None,
 ) -> None:
     """Delete groups: their committed offsets are forgotten."""

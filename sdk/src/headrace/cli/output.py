@@ -18,6 +18,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from headrace.cli.pipes import reader_may_leave
+
 _PIPE_WIDTH = 1_000
 """Columns of a console that is no terminal: wide enough that nothing is folded or cut there."""
 
@@ -30,15 +32,17 @@ def console() -> Console:
 def print_json(value: object) -> None:
     """A model as indented JSON, in the API's own keys."""
     raw = msgspec.json.format(msgspec.json.encode(value), indent=2)
-    sys.stdout.buffer.write(raw + b"\n")
-    sys.stdout.buffer.flush()
+    with reader_may_leave():
+        sys.stdout.buffer.write(raw + b"\n")
+        sys.stdout.buffer.flush()
 
 
 def print_tables(*tables: RenderableType) -> None:
     """Tables or lines for people, one after the other."""
     out = console()
-    for item in tables:
-        out.print(item, markup=False)
+    with reader_may_leave():
+        for item in tables:
+            out.print(item, markup=False)
 
 
 def notice(message: str) -> None:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 from rich.progress import Progress
@@ -115,12 +115,13 @@ async def _produce(
     bootstrap: str, options: LineOptions, *, acks: Acks, compression: Compression | None
 ) -> None:
     source = LineSource(sys.stdin.fileno())
+    codec: Literal["none", "lz4", "zstd"] | None = (
+        None if compression is None else compression.value
+    )
     sent = Sent()
     began = time.perf_counter()
     try:
-        async with Producer(
-            bootstrap, acks=acks.value, compression=compression and compression.value
-        ) as producer:
+        async with Producer(bootstrap, acks=acks.value, compression=codec) as producer:
             with _bar() as bar:
                 await _send_all(producer, source, options, sent, bar)
     except LineFault as fault:

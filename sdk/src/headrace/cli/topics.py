@@ -133,7 +133,7 @@ def alter(
 @topic_app.command()
 def delete(
     ctx: typer.Context,
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", show_default=False)],
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="A topic that isn't there is fine.")
     ] = False,

