@@ -174,7 +174,7 @@ def _failed(url: str, reason: str, *, sent: bool) -> ConnectionFailed:
 def open_transport(url: str, settings: ConnectionSettings) -> Transport:
     """The transport for an address: aiohttp, or for `memory://` an in-memory cluster's."""
     if url.startswith("memory://"):
-        from headrace.sdk import testing
+        from headrace.sdk.testing import transport_of
 
-        return testing.transport_of(url)
+        return transport_of(url)
     return HttpTransport(settings)
