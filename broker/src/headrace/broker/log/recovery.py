@@ -36,6 +36,7 @@ from headrace.broker.log.index import (
     checked_header,
     file_reader,
     is_batch_at,
+    last_row,
     read_rows,
     stem_of,
     walk,
@@ -163,7 +164,7 @@ class _Recovery:
         self.start_offset = checkpoint.start_offset
         self.segments: list[tuple[int, int]] = []
         self.epochs = EpochCache(disk, directory)
-        self.epochs_seen: list[tuple[int, int]] = []
+        self.epochs_seen: list[tuple[int, int, bool]] = []
         self.expected = 0
         self.cuts = 0
 
@@ -219,6 +220,7 @@ class _Recovery:
         for place, (base, _size) in enumerate(self.segments):
             if base <= self.recovery_point:
                 first = place
+        self._check_closed(first)
         self.expected = self.segments[first][0]
         place = first
         while place < len(self.segments):
@@ -240,8 +242,8 @@ class _Recovery:
             read = file_reader(self.disk, fd)
             start = self._trusted_start(stem, read, Place(base, size_bytes))
             self.expected = start.offset
-            for _position, header in self._verified(read, start.position, size_bytes):
-                self._take(header)
+            for position, header in self._verified(read, start.position, size_bytes):
+                self._take(header, is_exact=position > start.position or start.position == 0)
         finally:
             self.disk.close(fd)
 
@@ -288,11 +290,42 @@ class _Recovery:
             self.progress(len(data))
         return data
 
-    def _take(self, header: BatchHeader) -> None:
+    def _take(self, header: BatchHeader, *, is_exact: bool) -> None:
+        """Counts a good batch. `is_exact`: the batch before it was seen too."""
         seen = self.epochs_seen
         if not seen or header.leader_epoch != seen[-1][0]:
-            seen.append((header.leader_epoch, header.base_offset))
+            seen.append((header.leader_epoch, header.base_offset, is_exact))
         self.expected = header.next_offset
+
+    def _check_closed(self, count: int) -> None:
+        """Whether each of the first `count` segments, all synced, ends where the next begins; looks
+        at the last batches only.
+
+        Raises:
+            Damaged, BrokenBatch: a file is missing or cut.
+        """
+        for place in range(count):
+            base, size = self.segments[place]
+            following = self.segments[place + 1][0]
+            end = self._closed_end(self._stem(place), Place(base, size))
+            if end != following:
+                raise Damaged(
+                    f"segment {base} ends at offset {end}, the next one begins {following}"
+                )
+
+    def _closed_end(self, stem: str, segment: Place) -> int:
+        fd = self.disk.open_to_read(stem + LOG_SUFFIX)
+        try:
+            read, size_bytes = file_reader(self.disk, fd), segment.position
+            start = last_row(self.disk, stem) or Place(segment.offset, 0)
+            if not is_batch_at(read, start.offset, start.position, size_bytes):
+                start = Place(segment.offset, 0)
+            end = segment.offset
+            for _position, header in walk(read, start.position, size_bytes, SCAN_WINDOW_BYTES):
+                end = header.next_offset
+            return end
+        finally:
+            self.disk.close(fd)
 
     # -------------------------------------------------- cutting
 
@@ -363,15 +396,15 @@ class _Recovery:
     def _mend_epochs(self) -> None:
         """The epoch cache agrees with the headers that were read, and ends before the log's end."""
         entries = [entry for entry in self.epochs.entries() if entry[1] < self.expected]
-        if self.epochs_seen:
-            first_epoch, first_offset = self.epochs_seen[0]
-            before = [entry for entry in entries if entry[1] <= first_offset]
-            if before and before[-1][0] == first_epoch:
-                entries = before + self.epochs_seen[1:]
-            elif first_offset == self.segments[0][0]:
-                entries = self.epochs_seen
-            else:
+        for epoch, offset, is_exact in self.epochs_seen:
+            before = [entry for entry in entries if entry[1] <= offset]
+            if before and before[-1][0] == epoch:
+                continue
+            is_next = is_exact and len(before) == len(entries) > 0 and epoch > entries[-1][0]
+            if not is_next:
                 entries = self._epochs_of_headers()
+                break
+            entries.append((epoch, offset))
         if entries != self.epochs.entries():
             self.epochs.replace(entries)
 
@@ -410,7 +443,7 @@ class _Recovery:
             last_epoch=entries[-1][0] if entries else NO_EPOCH,
             size_bytes=sum(size for _base, size in self.segments),
             older_segments=len(self.segments) - 1,
-            has_producers=True,
+            has_producers=end > 0,
         )
 
     def _index(self, base: int, size: int) -> tuple[index_files.SegmentIndex, BatchHeader | None]:

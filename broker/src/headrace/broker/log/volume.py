@@ -131,10 +131,16 @@ class Volume:
 
     @classmethod
     def open(
-        cls, path: str, *, cluster_id: str, broker_id: int, disk: Disk | None = None
+        cls,
+        path: str,
+        *,
+        broker_id: int,
+        cluster_id: str | None = None,
+        disk: Disk | None = None,
     ) -> Volume:
         """Takes the directory (making it if needed) and reads what the last process left. Changes
-        nothing that a later start would miss.
+        nothing that a later start would miss. `cluster_id` None: not known yet, the caller compares
+        `meta.cluster_id` before it writes anything.
 
         Raises:
             DataDirectoryError: another process has it, it can't be written, it is of another
@@ -161,7 +167,7 @@ class Volume:
             raise
         return volume
 
-    def _read(self, cluster_id: str, broker_id: int) -> None:
+    def _read(self, cluster_id: str | None, broker_id: int) -> None:
         self._check_writable()
         self._read_meta(cluster_id, broker_id)
         for name in ("partitions", "trash", "stray"):
@@ -197,7 +203,7 @@ class Volume:
         self.disk.replace_file(probe, b"can this directory be written?", sync=False)
         self.disk.unlink(probe)
 
-    def _read_meta(self, cluster_id: str, broker_id: int) -> None:
+    def _read_meta(self, cluster_id: str | None, broker_id: int) -> None:
         data = self.disk.read_file(self._at("meta.json"))
         if data is None:
             if self.disk.exists(self._at("manifest")) or self.disk.exists(self._at("partitions")):
@@ -205,7 +211,7 @@ class Volume:
                     f"{self.path} has partitions but no meta.json: restore it, or move the"
                     " directory away and let the broker copy its partitions anew"
                 )
-            self.meta = Meta(FORMAT, cluster_id, broker_id)
+            self.meta = Meta(FORMAT, cluster_id or "", broker_id)
             return
         found = _decoded(data, Meta)
         if found is None:
@@ -213,13 +219,13 @@ class Volume:
         self._check_meta(found, cluster_id, broker_id)
         self.meta = found
 
-    def _check_meta(self, found: Meta, cluster_id: str, broker_id: int) -> None:
+    def _check_meta(self, found: Meta, cluster_id: str | None, broker_id: int) -> None:
         if found.format > FORMAT:
             raise DataDirectoryError(
                 f"{self.path} has format {found.format}, this version knows {FORMAT}: it was"
                 " written by a newer version; start that one"
             )
-        if found.cluster_id != cluster_id:
+        if cluster_id is not None and found.cluster_id != cluster_id:
             raise DataDirectoryError(
                 f"{self.path} belongs to cluster {found.cluster_id}, the store to {cluster_id};"
                 " name another data directory or the right store"
@@ -284,6 +290,27 @@ class Volume:
             self._write_json("open", self.marker)
             self.disk.unlink(self._at("clean"))
             self.disk.sync_directory(self.path)
+        except OSError as error:
+            raise _unusable(self.path, error) from error
+
+    def prepare(
+        self, *, cluster_id: str, session: int, disk_gen: int, power_gen: int, store_term: int
+    ) -> None:
+        """Before the registration is written: notes in meta.json whose the directory is and what
+        the process is about to register (R21), so that a start after a crash in between can't
+        count a lost disk or tail as kept.
+
+        Crash after: the next start finds a session that no marker names and recovers in full.
+
+        Raises:
+            DataDirectoryError: the directory can't be written.
+        """
+        self.meta = msgspec.structs.replace(
+            self.meta, cluster_id=cluster_id, session=session, disk_gen=disk_gen,
+            power_gen=power_gen, store_term=max(store_term, self.meta.store_term),
+        )  # fmt: skip
+        try:
+            self._write_json("meta.json", self.meta)
         except OSError as error:
             raise _unusable(self.path, error) from error
 

@@ -1,0 +1,205 @@
+"""All logs of one broker on its volume: opened, checkpointed, removed, closed together.
+
+The asynchronous face of `volume` (whose methods block) and the owner of what the logs share:
+threads, file descriptors, the flusher.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+from collections.abc import Iterable
+from functools import partial
+
+from headrace.broker.core.model import Generation
+from headrace.broker.core.standing import Ending, LocalMeta, LocalState
+from headrace.broker.log.checkpoint import Checkpoint
+from headrace.broker.log.config import LogConfig
+from headrace.broker.log.context import LogContext
+from headrace.broker.log.files import FileCache, Workers
+from headrace.broker.log.flusher import Flusher
+from headrace.broker.log.log import Log
+from headrace.broker.log.recovery import StartKind, open_log
+from headrace.broker.log.volume import Volume
+from headrace.protocol.errors import PartitionOffline, StorageFull
+from headrace.protocol.ids import TopicId, TopicIdPartition
+
+log = logging.getLogger(__name__)
+
+_ENDINGS: dict[StartKind, Ending] = {
+    StartKind.NEW: "clean",
+    StartKind.CLEAN: "clean",
+    StartKind.SAME_BOOT: "same_boot",
+    StartKind.OTHER_BOOT: "other_boot",
+}
+
+
+class Logs:
+    """Invariant: every log in `_open` has its directory in the volume's manifest."""
+
+    def __init__(
+        self, volume: Volume, *, files_max: int, io_threads: int, flush_threads: int
+    ) -> None:
+        self._volume = volume
+        self._io = Workers(io_threads, "headrace-io")
+        self._sync = Workers(flush_threads, "headrace-sync")
+        files = FileCache(volume.disk, self._io, files_max)
+        self.flusher = Flusher(volume.disk, self._sync)
+        self._files = files
+        self._context = LogContext(files, events=self.flusher)
+        self._open: dict[TopicIdPartition, Log] = {}
+        self._saved: dict[TopicIdPartition, Checkpoint] = {}
+        self._saving = asyncio.Lock()
+        self._begun = False
+
+    @property
+    def open_files(self) -> int:
+        """Log files open now."""
+        return self._files.open_count
+
+    @property
+    def local_state(self) -> LocalState:
+        """What the data directory says about the former process (R21)."""
+        meta = self._volume.meta
+        if meta.session == 0:
+            return LocalState()
+        return LocalState(
+            LocalMeta(
+                meta.cluster_id,
+                meta.broker_id,
+                Generation(meta.disk_gen, meta.power_gen),
+                meta.session,
+                meta.store_term,
+            ),
+            ending=_ENDINGS[self._volume.start],
+        )
+
+    async def prepare(self, meta: LocalMeta) -> None:
+        """Notes durably what is about to be registered.
+
+        Raises:
+            DataDirectoryError: it can't be written.
+        """
+        await self._io.run(
+            partial(
+                self._volume.prepare,
+                cluster_id=meta.cluster_id,
+                session=meta.session,
+                disk_gen=meta.generation.disk_gen,
+                power_gen=meta.generation.power_gen,
+                store_term=meta.store_term,
+            )
+        )
+
+    async def begin(self) -> None:
+        """Says on disk that this process may append from now on; after recovery and registration.
+
+        Raises:
+            DataDirectoryError: it can't be written.
+        """
+        meta = self._volume.meta
+        await self._io.run(
+            partial(
+                self._volume.begin_session,
+                session=meta.session,
+                disk_gen=meta.disk_gen,
+                power_gen=meta.power_gen,
+            )
+        )
+        self._begun = True
+        await self._io.run(self._volume.empty_trash)
+
+    async def add(self, wanted: Iterable[TopicIdPartition]) -> None:
+        """Makes the directories of new partitions, durably; those that are there stay.
+
+        Raises:
+            StorageFull, PartitionOffline: they can't be made.
+        """
+        try:
+            await self._io.run(self._volume.create_partitions, list(wanted))
+        except OSError as error:
+            raise _refused(error) from error
+
+    async def missing(self) -> set[TopicIdPartition]:
+        """Partitions that this volume once had and whose directories are gone (R23)."""
+        return set((await self._io.run(self._volume.contents)).missing)
+
+    async def open(self, where: TopicIdPartition, config: LogConfig) -> Log:
+        """The partition's log, recovered if the former process didn't end cleanly.
+
+        A log that can't be used is answered too, with `failure` set: the partition is offline.
+        """
+        checkpoint = self._volume.checkpoints.get(where)
+        start = self._volume.start
+        if checkpoint is None and self._begun:
+            start, checkpoint = StartKind.CLEAN, Checkpoint()
+        opening = partial(
+            open_log,
+            where,
+            self._volume.directory_of(where),
+            start=start,
+            checkpoint=checkpoint,
+            config=config,
+            context=self._context,
+        )
+        needs_no_file = start is StartKind.CLEAN and checkpoint is not None
+        opened, report = opening() if needs_no_file else await self._io.run(opening)
+        if report.cut_bytes:
+            log.warning(
+                "%s/%d: %d bytes cut off the end after an unclean stop (kept in %d files)",
+                where.topic_id.hex(), where.partition, report.cut_bytes, report.cut_files,
+            )  # fmt: skip
+        self._open[where] = opened
+        return opened
+
+    async def delete_topic(self, topic_id: TopicId) -> None:
+        """Closes the topic's logs and takes their directories away; the space comes back in the
+        background."""
+        gone = [where for where in self._open if where.topic_id == topic_id]
+        for where in gone:
+            closed = self._open.pop(where)
+            self.flusher.forget(closed)
+            closed.discard()
+        present = (await self._io.run(self._volume.contents)).present
+        listed = [where for where in present if where.topic_id == topic_id]
+        try:
+            await self._io.run(self._volume.delete_partitions, listed)
+            await self._io.run(self._volume.empty_trash)
+        except OSError as error:
+            log.warning("the files of topic %s stay for now: %s", topic_id.hex(), error)
+
+    async def checkpoint(self) -> None:
+        """Writes the numbers of all logs if any has changed; they are on the disk on return.
+
+        Raises:
+            StorageFull, PartitionOffline: they can't be written.
+        """
+        async with self._saving:
+            present = {where: each.checkpoint() for where, each in self._open.items()}
+            if present == self._saved or not self._begun:
+                return
+            try:
+                await self._io.run(self._volume.save_checkpoints, present)
+            except OSError as error:
+                raise _refused(error) from error
+            self._saved = present
+
+    async def close(self, *, clean: bool) -> None:
+        """Lets the volume go. `clean`: all logs are synced and the next start needs no recovery."""
+        if clean and self._begun:
+            await self.flusher.flush_all(self._open.values())
+            checkpoints = {where: await each.close() for where, each in self._open.items()}
+            try:
+                await self._io.run(self._volume.close_clean, checkpoints)
+            except OSError as error:
+                log.error("no clean marker could be written, the next start recovers: %s", error)
+        self._volume.release()
+        self._io.close()
+        self._sync.close()
+
+
+def _refused(error: OSError) -> StorageFull | PartitionOffline:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StorageFull(f"the disk is full: {error.strerror}")
+    return PartitionOffline(f"the data directory can't be written: {error}")
