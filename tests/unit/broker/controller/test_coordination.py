@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,6 +15,7 @@ from headrace.broker.core.standing import LocalMeta, LocalState
 from headrace.broker.store import keys
 from headrace.broker.store.base import Change
 from headrace.broker.store.memory import Call, Fate, MemoryCluster, MemoryStore
+from headrace.broker.store.sqlite import SqliteStore
 from headrace.protocol.errors import (
     Conflict,
     HeadraceError,
@@ -335,6 +337,24 @@ async def test_ten_thousand_partitions_get_leaders_in_a_few_seconds(
     assert all(r.leader == Leader(0, 2) for n in range(10) for r in again.records(f"t{n}"))
     assert took < 5
     await again.coordination.stop()
+
+
+async def test_over_sqlite_everything_is_there_again_after_a_kill(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "store.db")
+    first = await start_node(store)
+    topic = await first.coordination.create_topic("orders", partitions=2000)
+    await first.coordination.create_topic("gone")
+    gone = await first.coordination.delete_topic("gone")
+    await first.coordination.stop(clean=False)
+    await store.close()
+    store = await SqliteStore.open(tmp_path / "store.db")
+    again = await start_node(store, volume=first.volume)
+    assert again.coordination.cluster_id == first.coordination.cluster_id
+    assert again.coordination.view.topic("orders") == topic
+    assert {r.leader for r in again.records("orders")} == {Leader(0, 2)}
+    assert again.coordination.view.is_tombstoned(gone)
+    await again.coordination.stop()
+    await store.close()
 
 
 Scenario = Callable[[Node], Awaitable[None]]

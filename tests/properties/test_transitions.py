@@ -1,0 +1,257 @@
+"""Random lives of one partition record: no step breaks an invariant, and whoever is elected with
+standing has every committed record, as long as one member keeps its log (assumption A1).
+
+The model beside the record is small: `complete` holds the log contents (broker, generation) that
+have all committed records. A commit needs a leader and the minimum in the ISR, and is on all of
+the ISR; a broker that loses its tail gets a new generation and is complete no more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from headrace.broker.core import election, encoding, transitions
+from headrace.broker.core.model import (
+    BrokerStatus,
+    Generation,
+    Leader,
+    Member,
+    PartitionRecord,
+    Shard,
+)
+from headrace.broker.core.transitions import Progress, Refusal, Step
+from headrace.protocol.ids import TopicId
+
+BROKERS = (0, 1, 2)
+TOPIC = TopicId(b"t" * 16)
+broker_ids = st.sampled_from(BROKERS)
+
+
+def status(session: int = 1, *, power_gen: int = 0, live: bool = True) -> BrokerStatus:
+    return BrokerStatus(session, Generation(0, power_gen), live)
+
+
+class RecordLife(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.brokers = {broker: status() for broker in BROKERS}
+        created = transitions.create(
+            TOPIC, 0, BROKERS, brokers=self.brokers, min_isr=2, unclean=False
+        )
+        assert isinstance(created, PartitionRecord)
+        self.record = created
+        self.complete = set(created.isr)
+
+    def take(self, step: Step) -> bool:
+        """Goes on with the step unless it was refused; whether it wasn't."""
+        if isinstance(step, Refusal):
+            return False
+        transitions.check_step(self.record, step)
+        self.record = step
+        return True
+
+    def present(self, broker: int) -> Member:
+        return Member(broker, self.brokers[broker].generation)
+
+    def leads(self) -> bool:
+        leader = self.record.leader
+        return leader is not None and leader.session == self.brokers[leader.broker_id].session
+
+    @rule()
+    def commit(self) -> None:
+        """All of the ISR must have the record, each with the generation of its entry."""
+        enough = len(self.record.isr) >= self.record.min_effective
+        if self.leads() and enough and all(self.present(e[0]) == e for e in self.record.isr):
+            self.complete = set(self.record.isr)
+
+    @rule(broker=broker_ids)
+    def crash(self, broker: int) -> None:
+        self.brokers[broker] = replace(self.brokers[broker], live=False)
+
+    @rule(broker=broker_ids)
+    def restart(self, broker: int) -> None:
+        before = self.brokers[broker]
+        self.brokers[broker] = replace(before, session=before.session + 1, live=True)
+
+    @rule(broker=broker_ids)
+    def lose_the_tail(self, broker: int) -> None:
+        """Only while another valid member of ISR or ELR is left: assumption A1."""
+        members = (*self.record.isr, *self.record.elr)
+        if not any(self.present(e[0]) == e and e[0] != broker for e in members):
+            return
+        before = self.brokers[broker]
+        generation = Generation(0, before.generation.power_gen + 1)
+        self.brokers[broker] = replace(before, session=before.session + 1, generation=generation)
+
+    @rule(broker=broker_ids)
+    def break_the_log(self, broker: int) -> None:
+        """As `lose_the_tail`, but of this partition only (R23): the entry has to go at once."""
+        members = (*self.record.isr, *self.record.elr)
+        if not any(self.present(e[0]) == e and e[0] != broker for e in members):
+            return
+        before = self.record
+        if self.take(transitions.remove_broken(before, broker)):
+            assert self.record.leader_epoch == before.leader_epoch + 1
+        self.complete.discard(self.present(broker))
+
+    @rule(broker=broker_ids)
+    def shrink(self, broker: int) -> None:
+        if self.record.leader and self.leads():
+            self.take(transitions.shrink(self.record, leader=self.record.leader, remove={broker}))
+
+    @rule(broker=broker_ids)
+    def remove_dead(self, broker: int) -> None:
+        self.take(transitions.remove_dead(self.record, {broker}))
+
+    @rule(broker=broker_ids)
+    def expand(self, broker: int) -> None:
+        """The follower has fetched all that the leader has, so also all that is committed."""
+        if self.record.leader is None or not self.leads():
+            return
+        leader_entry = self.record.in_isr(self.record.leader.broker_id)
+        assert leader_entry is not None
+        here = self.brokers[broker]
+        progress = Progress(
+            leader_epoch=self.record.leader_epoch, generation=here.generation, offset=5
+        )
+        expanded = self.take(
+            transitions.expand(
+                self.record,
+                leader=self.record.leader,
+                follower=broker,
+                progress=progress,
+                status=here,
+                high_watermark=5,
+                epoch_start_offset=5,
+            )
+        )
+        if expanded and leader_entry in self.complete:
+            self.complete.add(self.present(broker))
+
+    @rule(minimum=st.integers(1, 4))
+    def set_min(self, minimum: int) -> None:
+        self.take(transitions.set_min(self.record, minimum))
+
+    @rule()
+    def elect(self) -> None:
+        decision = election.decide(self.record, self.brokers)
+        if not isinstance(decision, election.Elected):
+            return
+        before = self.record
+        assert self.take(decision.record)
+        assert self.record.leader is not None
+        entry = self.present(self.record.leader.broker_id)
+        assert entry in (*before.isr, *before.elr) or self.record.recovery == "possible_loss"
+        if self.record.recovery == "none":
+            assert entry in self.complete
+        else:
+            assert not self.anybody_has_standing(before)
+            self.complete = {entry}
+
+    def anybody_has_standing(self, record: PartitionRecord) -> bool:
+        return any(
+            election.has_standing(entry, self.brokers) for entry in (*record.isr, *record.elr)
+        )
+
+    @invariant()
+    def the_record_is_possible_and_survives_the_store(self) -> None:
+        transitions.check_invariants(self.record)
+        shard = Shard(TOPIC, 0, (self.record,))
+        assert encoding.decode_shard(encoding.encode_shard(shard)) == shard
+
+
+RecordLife.TestCase.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+test_lives_of_a_record = RecordLife.TestCase
+
+
+def _record(**changes: object) -> PartitionRecord:
+    zero = Generation(0, 0)
+    record = PartitionRecord(
+        topic_id=TOPIC,
+        partition=0,
+        partition_epoch=5,
+        leader_epoch=3,
+        leader=Leader(0, 1),
+        isr=(Member(0, zero), Member(1, zero)),
+        elr=(),
+        replicas=BROKERS,
+        min_isr=2,
+    )
+    return replace(record, **changes)  # type: ignore[arg-type]
+
+
+def test_an_expand_without_each_of_its_conditions_is_refused() -> None:
+    good: dict[str, object] = {
+        "leader": Leader(0, 1),
+        "follower": 2,
+        "progress": Progress(leader_epoch=3, generation=Generation(0, 0), offset=10),
+        "status": status(),
+        "high_watermark": 10,
+        "epoch_start_offset": 8,
+    }
+    assert isinstance(transitions.expand(_record(), **good), PartitionRecord)  # type: ignore[arg-type]
+    bad: list[dict[str, object]] = [
+        {"leader": Leader(0, 2)},
+        {"leader": Leader(1, 1)},
+        {"follower": 1},
+        {"follower": 7},
+        {"progress": Progress(leader_epoch=2, generation=Generation(0, 0), offset=10)},
+        {"progress": Progress(leader_epoch=3, generation=Generation(0, 1), offset=10)},
+        {"progress": Progress(leader_epoch=3, generation=Generation(0, 0), offset=9)},
+        {"epoch_start_offset": 11},
+        {"status": status(live=False)},
+        {"status": BrokerStatus(1, Generation(0, 0), live=True, state="draining")},
+    ]
+    for change in bad:
+        step = transitions.expand(_record(), **{**good, **change})  # type: ignore[arg-type]
+        assert isinstance(step, Refusal), change
+    removing = _record(removing=(2,))
+    assert isinstance(transitions.expand(removing, **good), Refusal)  # type: ignore[arg-type]
+
+
+def test_an_election_may_not_add_to_the_isr_nor_pick_from_outside() -> None:
+    zero = Generation(0, 0)
+    record = _record(isr=(Member(0, zero),), elr=(Member(1, zero),), leader=None)
+    for leader, isr in (
+        (Leader(2, 1), [Member(2, zero)]),
+        (Leader(0, 1), [Member(0, zero), Member(1, zero)]),
+        (Leader(1, 1), [Member(1, zero), Member(0, zero)]),
+        (Leader(0, 1), [Member(0, Generation(0, 1))]),
+        (Leader(0, 1), []),
+    ):
+        assert isinstance(transitions.elect(record, leader=leader, isr=isr), Refusal)
+
+
+def test_lowering_the_minimum_empties_the_elr_in_the_same_step() -> None:
+    record = _record(isr=(Member(0, Generation(0, 0)),), elr=(Member(1, Generation(0, 0)),))
+    lowered = transitions.set_min(record, 1)
+    assert isinstance(lowered, PartitionRecord)
+    assert (lowered.min_isr, lowered.elr) == (1, ())
+
+
+def test_impossible_records_are_named_as_such() -> None:
+    zero = Generation(0, 0)
+    broken = [
+        _record(leader=Leader(2, 1)),
+        _record(isr=(Member(0, zero), Member(7, zero))),
+        _record(isr=(Member(0, zero), Member(0, Generation(0, 1)))),
+        _record(elr=(Member(2, zero),)),
+        _record(replicas=(0, 0, 1, 2)),
+        _record(replicas=(), isr=(), leader=None),
+        _record(min_isr=0),
+        _record(adding=(9,)),
+        _record(adding=(2,), removing=(2,)),
+        _record(leader_epoch=6),
+    ]
+    for record in broken:
+        assert len(transitions.violations(record)) >= 1, record
+        raw = encoding.encode_shard(Shard(TOPIC, 0, (record, _record(partition=1))))
+        decoded = encoding.decode_shard(raw)
+        assert isinstance(decoded, Shard)
+        assert not isinstance(decoded.records[0], PartitionRecord)
+        assert decoded.records[1] == _record(partition=1)
+        assert encoding.encode_shard(decoded) == raw
