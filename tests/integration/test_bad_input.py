@@ -67,7 +67,7 @@ BAD_BATCHES = {
     "no records": (sealed(record_count=0, last_delta=0), "invalid_request"),
     "too many records": (
         sealed(record_count=limits.RECORDS_PER_BATCH_MAX + 1), "corrupt_batch"),
-    "counts that differ": (sealed(record_count=2), "invalid_request"),
+    "counts that differ": (sealed(record_count=2), "corrupt_batch"),
     "a bomb by its own word": (
         sealed(attributes=1, uncompressed=limits.UNCOMPRESSED_BYTES_MAX + 1), "corrupt_batch"),
     "a lying length": (sealed(uncompressed=7), "corrupt_batch"),

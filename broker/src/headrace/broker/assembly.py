@@ -30,7 +30,8 @@ from headrace.broker.api.server import Server
 from headrace.broker.api.table import Handlers
 from headrace.broker.api.topics import Topics
 from headrace.broker.clock import Clock, SystemClock
-from headrace.broker.controller.coordination import Coordination, Identity
+from headrace.broker.controller.coordination import Coordination
+from headrace.broker.controller.membership import Identity
 from headrace.broker.core.model import TopicObject
 from headrace.broker.disk_space import DiskGuard
 from headrace.broker.groups.offsets import GroupCoordinator, GroupPartition, run_load
@@ -42,6 +43,7 @@ from headrace.broker.lifecycle import (
     STOPPED,
     Lifecycle,
 )
+from headrace.broker.log.logs import Logs
 from headrace.broker.log.volume import Volume
 from headrace.broker.metrics import BrokerSample, Metrics, StateCollector, TopicSample
 from headrace.broker.partition.manager import PartitionManager
@@ -57,6 +59,9 @@ from headrace.protocol.ids import TopicId
 log = logging.getLogger(__name__)
 
 SECRET_BYTES = 32
+FLUSH_TICK_S = 0.1
+"""How exactly flush.ms is kept."""
+
 SPACE_INTERVAL_S = 1.0
 """Pause between two looks at the free space, besides those that writes cause."""
 
@@ -74,7 +79,7 @@ class Broker:
         self._tasks = TaskGroup()
         self._overtaken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._health = HealthServer(self.lifecycle, self._metrics.registry)
-        self._volume: Volume | None = None
+        self._logs: Logs | None = None
         self._store: Store | None = None
         self._coordination: Coordination | None = None
         self._server: Server | None = None
@@ -94,8 +99,9 @@ class Broker:
         """
         settings = self.settings
         await self._health.start(settings.health_host or settings.host, settings.health_port)
-        volume = self._volume = Volume.open(
-            settings.data_dir, files_max=settings.files_max, io_threads=settings.io_threads,
+        volume = Volume.open(settings.data_dir, broker_id=settings.broker_id)
+        logs = self._logs = Logs(
+            volume, files_max=settings.files_max, io_threads=settings.io_threads,
             flush_threads=settings.flush_threads,
         )  # fmt: skip
         store = self._store = await open_store(settings.store_url)
@@ -105,20 +111,20 @@ class Broker:
                 broker_id=settings.broker_id, url=settings.url, rack=settings.rack or None,
                 software=version("headrace"),
             ),
-            local=volume.local_state,
-            prepare=volume.prepare,
+            local=logs.local_state,
+            prepare=logs.prepare,
             on_overtaken=self._set_overtaken,
         )  # fmt: skip
-        registration = await coordination.start()
-        await volume.begin(session=registration.session)
-        manager = self._wire(volume, coordination)
+        standing = await coordination.start()
+        manager = self._wire(logs, coordination)
         assert self._server is not None
         await self._server.start()
         self.lifecycle.state = RECOVERING
         await manager.recover(self.lifecycle)
-        manager.serve_as(settings.broker_id, registration.session)
+        await logs.begin()
+        manager.serve_as(standing.session)
         coordination.view.listen(manager.on_event)
-        self._run_upkeep(manager, volume)
+        self._run_upkeep(manager)
         await coordination.activate()
         await manager.settled()
         self.lifecycle.state = RUNNING
@@ -127,11 +133,13 @@ class Broker:
             settings.broker_id, coordination.cluster_id, settings.url, manager.led_count,
         )  # fmt: skip
 
-    def _wire(self, volume: Volume, coordination: Coordination) -> PartitionManager:
+    def _wire(self, logs: Logs, coordination: Coordination) -> PartitionManager:
         settings, clock = self.settings, self._clock
         policy = Policy(load_secret(settings))
         disk = DiskGuard(settings.data_dir, reserve_bytes=settings.disk_reserve_bytes)
-        manager = PartitionManager(volume, coordination.view, clock=clock)
+        manager = PartitionManager(
+            logs, coordination.view, broker_id=settings.broker_id, clock=clock
+        )
         groups = GroupCoordinator(clock, self._load_groups)
         self._connect(manager, groups)
         fetch = self._fetch = Fetch(
@@ -176,9 +184,10 @@ class Broker:
     def _load_groups(self, name: str, part: GroupPartition) -> None:
         self._tasks.once(run_load(part), name=name)
 
-    def _run_upkeep(self, manager: PartitionManager, volume: Volume) -> None:
+    def _run_upkeep(self, manager: PartitionManager) -> None:
         settings = self.settings
         self._tasks.once(manager.run(), name="partitions")
+        self._tasks.every(FLUSH_TICK_S, self._flush_tick, name="flush")
         self._tasks.once(self._stall.run(), name="stall-meter")
         self._tasks.every(
             settings.retention_interval_ms / 1000, manager.apply_retention, name="retention"
@@ -186,6 +195,10 @@ class Broker:
         self._tasks.every(
             settings.checkpoint_interval_ms / 1000, manager.checkpoint, name="checkpoint"
         )
+
+    async def _flush_tick(self) -> None:
+        assert self._logs is not None
+        self._logs.flusher.tick(int(self._clock.monotonic() * 1000))
 
     def _set_overtaken(self, reason: str) -> None:
         if not self._overtaken.done():
@@ -204,8 +217,8 @@ class Broker:
         if self._server is not None:
             await self._server.stop()
         await self._tasks.stop()
-        if self._volume is not None:
-            await self._volume.close(clean=clean)
+        if self._logs is not None:
+            await self._logs.close(clean=clean)
         if self._coordination is not None:
             await self._coordination.stop(clean=clean)
         if self._store is not None:
@@ -217,18 +230,18 @@ class Broker:
     # --- numbers ----------------------------------------------------------------------------------
 
     def _broker_sample(self, manager: PartitionManager, disk: DiskGuard) -> BrokerSample:
-        assert self._volume is not None
+        assert self._logs is not None
         self._metrics.loop_stall.set(self._stall.max_s)
         return BrokerSample(
             state=self.lifecycle.state,
             led_partitions=manager.led_count,
             offline_partitions=manager.offline_count,
-            open_files=self._volume.open_files,
+            open_files=self._logs.open_files,
             inflight_bytes=self._inflight.used_bytes,
             throttled=self._inflight.refused,
             disk_free_bytes=disk.space.free_bytes,
             storage_full=disk.space.is_full,
-            syncs=self._volume.syncs,
+            syncs=self._logs.flusher.syncs,
             recovering_remaining=self.lifecycle.recovering_remaining,
         )
 

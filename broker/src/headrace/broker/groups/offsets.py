@@ -104,9 +104,7 @@ class GroupPartition:
         for start in range(0, len(rows), RECORDS_PER_APPEND):
             part = rows[start : start + RECORDS_PER_APPEND]
             data = batch.encode_records([(key, value, now_ms, None) for key, value in part])
-            appended = self.partition.append_own(
-                memoryview(data), read_header(data), now_ms=now_ms
-            )
+            appended = self.partition.append_own(memoryview(data), read_header(data), now_ms=now_ms)
             self.last_offset = appended.last_offset
             for key, value in part:
                 self.state.apply(key, value)

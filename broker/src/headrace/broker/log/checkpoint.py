@@ -35,3 +35,5 @@ class Checkpoint(msgspec.Struct, frozen=True, array_like=True):
     """Whether there is producer state to load."""
     failure: str = ""
     """Why the log is offline; empty while it is well."""
+    truncations: int = 0
+    """How often the log was truncated; see truncations.py."""

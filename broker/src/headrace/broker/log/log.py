@@ -41,6 +41,7 @@ from headrace.broker.log.segment import (
     plan,
 )
 from headrace.broker.log.slices import LogSlice
+from headrace.broker.log.truncations import Truncation, note
 from headrace.protocol.batch import (
     HEADER_BYTES,
     BatchHeader,
@@ -171,6 +172,7 @@ class Log:
         self._directory_dirty = False
         self._is_dirty = self.flushed_offset < self.end_offset
         self._generation = 0
+        self._truncations = checkpoint.truncations
         self._snapshot_offset = -1
         self._snapshot_due = self.size_bytes + context.snapshot_bytes
 
@@ -751,6 +753,9 @@ class Log:
             return
         self._changed()
         try:
+            older = self._older_segments()
+            bases = [segment.base_offset for segment in (*older, self._active)]
+            self._note_truncation(max(base for base in bases if base <= offset))
             while offset < self._active.base_offset:
                 self._drop_active()
             self._cut_active(offset)
@@ -762,6 +767,12 @@ class Log:
         self.high_watermark = min(self.high_watermark, self.end_offset)
         self.epochs.truncate(self.end_offset)
         self.last_epoch = self.epochs.epoch_at(self.end_offset - 1)
+
+    def _note_truncation(self, recovery_point: int, start_offset: int | None = None) -> None:
+        self._truncations += 1
+        note(
+            self._disk, self.directory, Truncation(self._truncations, recovery_point, start_offset)
+        )
 
     def _changed(self) -> None:
         """Bytes are about to go: what threads and readers found is void."""
@@ -819,6 +830,7 @@ class Log:
         self._check_alive()
         self._changed()
         try:
+            self._note_truncation(offset, start_offset=offset)
             for segment in [self._active, *reversed(self._older_segments())]:
                 segment.file.generation += 1
                 self._remove(segment)
@@ -994,13 +1006,13 @@ class Log:
         disk, path = self._disk, os.path.join(self.directory, FAILED_FILE)
         text = self.failure.message.encode()
 
-        def note() -> None:
+        def remember() -> None:
             try:
                 disk.replace_file(path, text, sync=True)
             except OSError:
                 pass
 
-        self._files.workers.submit(note)
+        self._files.workers.submit(remember)
         self._context.events.failed(self)
 
     def configure(self, config: LogConfig) -> None:
@@ -1028,6 +1040,7 @@ class Log:
             older_segments=self._older_count,
             has_producers=self._has_producers if self.producers is None else self._keeps_producers,
             failure="" if self.failure is None else self.failure.message,
+            truncations=self._truncations,
         )
 
     @property

@@ -23,6 +23,7 @@ from enum import StrEnum
 from crc32c import crc32c
 
 from headrace.broker.log import index as index_files
+from headrace.broker.log import truncations
 from headrace.broker.log.checkpoint import Checkpoint
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.context import LogContext
@@ -122,9 +123,8 @@ def recover(
 
     `checkpoint` is the last one written while the log ran (all zero if there was none).
     """
-    job = _Recovery(disk, directory, start, checkpoint, interval_bytes, report, progress)
     try:
-        return job.run()
+        return _Recovery(disk, directory, start, checkpoint, interval_bytes, report, progress).run()
     except (Damaged, BrokenBatch) as error:
         reason = str(error)
     except OSError as error:
@@ -156,7 +156,7 @@ class _Recovery:
         self.disk = disk
         self.directory = directory
         self.is_same_boot = start is not StartKind.OTHER_BOOT
-        self.checkpoint = checkpoint
+        self.checkpoint = checkpoint = truncations.applied(disk, directory, checkpoint)
         self.interval_bytes = interval_bytes
         self.report = report
         self.progress = progress
@@ -178,6 +178,8 @@ class _Recovery:
             self._start_empty(self.start_offset)
         self.start_offset = max(self.start_offset, self.segments[0][0])
         self._check_segments()
+        if self.expected < self.recovery_point:
+            raise Damaged(f"the log ends at {self.expected}, {self.recovery_point} was synced")
         if self.expected < self.start_offset:
             self._set_aside(0)
             self._start_empty(self.start_offset)
@@ -444,6 +446,7 @@ class _Recovery:
             size_bytes=sum(size for _base, size in self.segments),
             older_segments=len(self.segments) - 1,
             has_producers=end > 0,
+            truncations=before.truncations,
         )
 
     def _index(self, base: int, size: int) -> tuple[index_files.SegmentIndex, BatchHeader | None]:

@@ -31,7 +31,7 @@ from headrace.broker.core.topic_config import Setting, TopicConfig
 from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.log.config import FlushPolicy, LogConfig
 from headrace.broker.log.log import Log
-from headrace.broker.log.volume import Volume
+from headrace.broker.log.logs import Logs
 from headrace.broker.partition.partition import Partition
 from headrace.protocol.errors import (
     Forbidden,
@@ -53,10 +53,11 @@ OPEN_AT_ONCE = 64
 class PartitionManager:
     """Finds partitions for those who serve requests, and keeps them as the view says."""
 
-    def __init__(self, volume: Volume, view: ClusterView, *, clock: Clock) -> None:
-        self._volume = volume
+    def __init__(self, logs: Logs, view: ClusterView, *, broker_id: int, clock: Clock) -> None:
+        self._logs = logs
         self._view = view
         self._clock = clock
+        self._broker_id = broker_id
         self._me: Leader | None = None
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._failures: dict[TopicIdPartition, HeadraceError] = {}
@@ -65,8 +66,8 @@ class PartitionManager:
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        volume.flusher.on_flushed = self._on_flushed
-        volume.flusher.on_failed = self._on_failed
+        logs.flusher.on_flushed = self._on_flushed
+        logs.flusher.on_failed = self._on_failed
         self.on_lead: Callable[[Partition, TopicObject], None] = lambda partition, topic: None
         """Called with each partition of an internal topic that this broker leads from now on."""
         self.on_resign: Callable[[Partition], None] = lambda partition: None
@@ -172,12 +173,19 @@ class PartitionManager:
     async def recover(self, lifecycle: Lifecycle) -> None:
         """Opens the log of every partition in the view that is assigned here, before anything is
         served; damaged ones are left offline and the rest goes on."""
+        lost = await self._logs.missing()
         assigned = [
             where
             for topic in self._view.topics.values()
             for where in _partitions_of(topic)
-            if self._volume.has(where)
+            if self._is_mine(where)
         ]
+        for where in lost.intersection(assigned):
+            self._failures[where] = PartitionOffline(
+                f"the directory of partition {where.partition} is gone from the data volume:"
+                " restore it, or delete the topic"
+            )
+        assigned = [where for where in assigned if where not in lost]
         lifecycle.recovering_total = lifecycle.recovering_remaining = len(assigned)
         for start in range(0, len(assigned), OPEN_AT_ONCE):
             part = assigned[start : start + OPEN_AT_ONCE]
@@ -185,9 +193,9 @@ class PartitionManager:
             lifecycle.recovering_remaining -= len(part)
             await asyncio.sleep(0)
 
-    def serve_as(self, broker_id: int, session: int) -> None:
+    def serve_as(self, session: int) -> None:
         """From now on leads what the view says this session leads."""
-        self._me = Leader(broker_id, session)
+        self._me = Leader(self._broker_id, session)
 
     def on_event(self, event: ViewEvent) -> None:
         """Takes a change of the view; the worker acts on it."""
@@ -237,22 +245,23 @@ class PartitionManager:
             await asyncio.sleep(0)
 
     def _is_missing(self, where: TopicIdPartition) -> bool:
-        record = self._view.record(where.topic_id, where.partition)
         return (
             where not in self._partitions
             and where not in self._failures
-            and isinstance(record, PartitionRecord)
-            and self._me is not None
-            and self._me.broker_id in record.replicas
+            and self._is_mine(where)
             and not self._view.is_tombstoned(where.topic_id)
         )
+
+    def _is_mine(self, where: TopicIdPartition) -> bool:
+        record = self._view.record(where.topic_id, where.partition)
+        return isinstance(record, PartitionRecord) and self._broker_id in record.replicas
 
     async def _open_all(self, missing: list[TopicIdPartition]) -> None:
         """Opens logs, each on its own: one that is damaged doesn't keep the others shut."""
         if not missing:
             return
         try:
-            await self._volume.add(missing)
+            await self._logs.add(missing)
         except HeadraceError as error:
             log.error("new partitions can't be made: %s", error)
             self._failures.update(dict.fromkeys(missing, error))
@@ -265,12 +274,9 @@ class PartitionManager:
         if topic is None:
             return
         config = self.config(topic)
-        try:
-            opened = await self._volume.open_log(where, log_config(config))
-        except HeadraceError as error:
-            log.error("%s/%d is offline: %s", topic.name, where.partition, error)
-            self._failures[where] = error
-            return
+        opened = await self._logs.open(where, log_config(config))
+        if opened.failure is not None:
+            log.error("%s/%d is offline: %s", topic.name, where.partition, opened.failure)
         self._attach(topic, opened, config)
 
     def _attach(self, topic: TopicObject, opened: Log, config: TopicConfig) -> None:
@@ -278,7 +284,7 @@ class PartitionManager:
             topic.name,
             opened,
             message_bytes_max=config.max_message_bytes,
-            flusher=self._volume.flusher,
+            flusher=self._logs.flusher,
         )
 
     def _on_flushed(self, flushed: Log) -> None:
@@ -332,14 +338,14 @@ class PartitionManager:
             self._resign(self._partitions.pop(where), "the topic was deleted")
         for where in [where for where in self._failures if where.topic_id == topic_id]:
             del self._failures[where]
-        await self._volume.delete_topic(topic_id)
+        await self._logs.delete_topic(topic_id)
         self.on_topic_gone(topic_id)
 
     # --- upkeep -----------------------------------------------------------------------------------
 
     async def checkpoint(self) -> None:
         """Writes the recovery checkpoint if anything in it has changed; on the disk on return."""
-        await self._volume.checkpoint()
+        await self._logs.checkpoint()
 
     async def apply_retention(self) -> None:
         """Lets every log remove the segments that its policy says are over."""

@@ -47,9 +47,7 @@ class Partition:
     without `leading` nothing is appended and nothing is served.
     """
 
-    def __init__(
-        self, topic: str, log: Log, *, message_bytes_max: int, flusher: Flusher
-    ) -> None:
+    def __init__(self, topic: str, log: Log, *, message_bytes_max: int, flusher: Flusher) -> None:
         self.topic = topic
         self._flusher = flusher
         self.log = log
