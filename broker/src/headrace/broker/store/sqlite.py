@@ -7,7 +7,7 @@ process and never used across a fork; a file replaced under us is noticed before
 transaction. Not for network or shared-folder filesystems: their locks and fsync can't be trusted.
 
 The watch: other processes' commits change `PRAGMA data_version`, which the thread looks at every
-15 ms; then it reads the objects whose revision is above the last one seen, and the removals.
+15 to 50 ms; then it reads the objects whose revision is above the last one seen, and the removals.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import os
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,7 +40,13 @@ from headrace.broker.store.mailbox import Mailbox
 from headrace.protocol.errors import StoreUnavailable
 
 POLL_INTERVAL_S = 0.015
-"""How often other processes' changes are looked for; the price is some 30 µs each time."""
+"""How often other processes' changes are looked for; each time costs about 150 µs of a core."""
+
+POLL_ALONE_INTERVAL_S = 0.05
+"""The same once nobody else has written for `ALONE_AFTER_S`: brokers renew their leases every two
+seconds, so then this process is the only one."""
+
+ALONE_AFTER_S = 10.0
 
 BUSY_TIMEOUT_S = 3.0
 """How long a call waits for another process's transaction (normally under 10 ms). Longer means
@@ -160,7 +167,7 @@ class SqliteStore:
         try:
             while True:
                 try:
-                    job = self._jobs.get(timeout=POLL_INTERVAL_S)
+                    job = self._jobs.get(timeout=self._file.poll_interval_s())
                 except queue.Empty:
                     self._poll()
                     continue
@@ -179,7 +186,7 @@ class SqliteStore:
         self._on_loop(_resolve, job.future, result, error)
 
     def _poll(self) -> None:
-        """Hands what changed to the watches. An error here is an outage: the next poll, in 15 ms,
+        """Hands what changed to the watches. An error here is an outage: the next poll, in a moment,
         goes on from the same revision, so nothing is missed."""
         with suppress(StoreUnavailable):
             news = self._file.news()
@@ -243,6 +250,7 @@ class _File:
         self._data_version = -1
         self._seen = 0
         self._wrote = False
+        self._heard_s = float("-inf")
 
     # --- opening ---
 
@@ -355,6 +363,8 @@ class _File:
             version = self._read_data_version()
             if version == self._data_version and not self._wrote:
                 return ()
+            if version != self._data_version:
+                self._heard_s = time.monotonic()
             connection.execute("BEGIN")
             try:
                 upto, trimmed = self._counter("revision"), self._counter("trimmed_to")
@@ -363,6 +373,11 @@ class _File:
                 _roll_back(connection)
             self._seen, self._data_version, self._wrote = upto, version, False
             return found
+
+    def poll_interval_s(self) -> float:
+        """How long the thread may wait for a job before it polls."""
+        alone = time.monotonic() - self._heard_s > ALONE_AFTER_S
+        return POLL_ALONE_INTERVAL_S if alone else POLL_INTERVAL_S
 
     def _changes_since(self, revision: int) -> Sequence[Put | Gone]:
         connection = self._usable()
