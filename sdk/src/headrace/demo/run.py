@@ -29,6 +29,9 @@ PARTITIONS = 6
 CHUNK = 2_000
 """Records a `send_many` call: about 600 kB of JSON."""
 
+KILL_DELAY_S = 0.001
+"""From the beginning of a send to the kill: less than the send takes."""
+
 READ_MAX = 10_000
 """Records asked for by one fetch."""
 
@@ -67,7 +70,9 @@ class Story:
     places: list[Place] = field(default_factory=list)
     produce_s: float = 0.0
     consume_s: float = 0.0
-    killed_after: int | None = None
+    handed_over: int = 0
+    killed_after: int = 0
+    under_way: int = 0
     killed_pid: int = 0
     new_pid: int = 0
     down_s: float = 0.0
@@ -110,7 +115,8 @@ async def _produce(cluster: Cluster, flights: Flights, story: Story, progress: P
         for start in range(0, total, CHUNK):
             if killer is None and start + CHUNK > total // 2:
                 killer = asyncio.create_task(_kill(cluster, story))
-            end = start + CHUNK
+            end = min(start + CHUNK, total)
+            story.handed_over = end
             metas = await producer.send_many(
                 TOPIC, flights.values[start:end], keys=flights.keys[start:end]
             )
@@ -123,10 +129,11 @@ async def _produce(cluster: Cluster, flights: Flights, story: Story, progress: P
 
 
 async def _kill(cluster: Cluster, story: Story) -> None:
-    """SIGKILL the broker as soon as the send under way lets go of the loop: its bytes are then on
-    the wire and nothing of it is acknowledged."""
-    await asyncio.sleep(0)
+    """SIGKILL the broker while a send is under way: its bytes are on the wire, and nobody knows yet
+    how much of them is written."""
+    await asyncio.sleep(KILL_DELAY_S)
     story.killed_after = len(story.places)
+    story.under_way = story.handed_over - story.killed_after
     began = time.perf_counter()
     story.killed_pid = cluster.kill(0)
     story.new_pid = await cluster.back(0, story.killed_pid)
@@ -137,7 +144,7 @@ def _tell_produced(console: Console, story: Story, total: int) -> None:
     working = max(story.produce_s - story.down_s, 1e-9)
     console.print(
         f"broker (pid {story.killed_pid}) killed with SIGKILL after {story.killed_after:,}"
-        f" acknowledged records, with {min(CHUNK, total):,} under way; back on the same data as pid"
+        f" acknowledged records, with {story.under_way:,} under way; back on the same data as pid"
         f" {story.new_pid} after {story.down_s:.1f} s"
     )
     console.print(
