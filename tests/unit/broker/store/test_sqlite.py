@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.store import sqlite
+from headrace.broker.store import sqlite_file
 from headrace.broker.store.base import Applied, Change, Put, Refused, Snapshot, Unknown
 from headrace.broker.store.sqlite import SqliteStore
 from headrace.protocol.errors import StoreUnavailable
@@ -242,7 +242,7 @@ def _limit_pages(store: SqliteStore, pages: int) -> None:
 async def test_a_watcher_too_far_behind_gets_a_snapshot_again(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "REMOVALS_MAX", 10)
+    monkeypatch.setattr(sqlite_file, "REMOVALS_MAX", 10)
     async with aclosing(store.watch("k")) as events:
         assert await anext(events) == Snapshot(())
         keys = [f"k{n}" for n in range(1500)]
