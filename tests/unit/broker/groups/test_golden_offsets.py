@@ -1,11 +1,10 @@
-"""The records of `__offsets`, byte for byte: committed offsets of old versions must stay readable."""
+"""The records of `__offsets`, byte for byte: what old versions committed must stay readable."""
 
 from __future__ import annotations
 
-from testkit.golden import golden
-
 from headrace.broker.groups import records
 from headrace.protocol.ids import TopicId
+from testkit.golden import golden
 
 TOPIC_ID = TopicId(bytes(range(16)))
 
