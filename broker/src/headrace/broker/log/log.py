@@ -852,7 +852,7 @@ class Log:
         except OSError as error:
             raise self._translated(error) from error
 
-    def advance_start(self, offset: int) -> None:
+    async def advance_start(self, offset: int) -> None:
         """delete-records: the log starts at `offset`; segments wholly below it go. Durable with the
         volume's next checkpoint only, so ask for one before answering.
 
@@ -877,23 +877,52 @@ class Log:
             except StorageFull:
                 pass  # then its space comes back with the next roll
         self.start_offset = offset
-        count = sum(self._end_of(segment) <= offset for segment in older)
-        self._delete_oldest(count)
+        await self._delete_oldest(sum(self._end_of(segment) <= offset for segment in older))
 
-    def _delete_oldest(self, count: int) -> None:
-        """Removes `count` segments, oldest first, so that a crash leaves no hole."""
+    async def _delete_oldest(self, count: int) -> int:
+        """Removes `count` segments, oldest first, so that a crash leaves no hole; answers how many
+        went (fewer when somebody else cut the log meanwhile)."""
         older = self._older_segments()
+        if not count:
+            return 0
+        following = (*older, self._active)[count]
+        generation = self._generation
+        await self._keep_producers(following.base_offset)
+        if generation != self._generation:
+            return 0
+        older = self._older_segments()
+        count = sum(segment.base_offset < following.base_offset for segment in older)
         gone, self._older = older[:count], older[count:]
         self._older_count = len(self._older)
-        if not gone:
-            return
-        following = self._older[0] if self._older else self._active
         self.start_offset = max(self.start_offset, following.base_offset)
         self._hints.clear()
         self._rolled = [segment for segment in self._rolled if segment not in gone]
         for segment in gone:
             self._remove(segment)
         drop_snapshots(self._disk, self.directory, below=following.base_offset)
+        return count
+
+    async def _keep_producers(self, offset: int) -> None:
+        """Makes sure that the producer state before `offset` is in a snapshot: the batches that it
+        can be told from are about to go."""
+        path = snapshot_path(self.directory, offset)
+        if not self._has_producers and self.producers is not None and not self.producers:
+            return
+        if self._disk.exists(path):
+            return
+        extents = [extent for extent in self._extents() if extent.base_offset < offset]
+        generation = self._generation
+        try:
+            state = await self._files.workers.run(
+                restore, self._disk, self.directory, extents, end_offset=offset,
+                expiry_ms=self._context.producer_expiry_ms,
+                producers_max=self._context.producers_max,
+            )  # fmt: skip
+            self._disk.replace_file(path, state.snapshot(offset), sync=False)
+        except BrokenBatch as error:
+            self._settle(error, generation)
+        except OSError:
+            pass  # a full disk: making room counts more than recognising old retries
 
     def _remove(self, segment: Segment) -> None:
         self.size_bytes -= segment.size_bytes
@@ -921,7 +950,9 @@ class Log:
             self.roll()
         await self._look_up_ages(policy, now_ms)
         older = self._older_segments()
-        ends = [segment.base_offset for segment in older[1:]] + [self._active.base_offset]
+        if not older:
+            return 0
+        ends = [segment.base_offset for segment in (*older, self._active)[1:]]
         closed = [
             SegmentInfo(end, segment.size_bytes, segment.last_append_ms)
             for segment, end in zip(older, ends, strict=True)
@@ -930,8 +961,7 @@ class Log:
             closed, policy, size_bytes=self.size_bytes, now_ms=now_ms,
             high_watermark=self.high_watermark,
         )  # fmt: skip
-        self._delete_oldest(count)
-        return count
+        return await self._delete_oldest(count)
 
     async def _look_up_ages(self, policy: RetentionPolicy, now_ms: int) -> None:
         """Fills in `last_append_ms` of the oldest segments until one is young."""

@@ -21,9 +21,9 @@ from headrace.broker.log.files import FileCache, Workers
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.log import Log
 from headrace.broker.log.recovery import StartKind, open_log
-from headrace.broker.log.volume import Volume
+from headrace.broker.log.volume import Contents, Volume
 from headrace.protocol.errors import PartitionOffline, StorageFull
-from headrace.protocol.ids import TopicId, TopicIdPartition
+from headrace.protocol.ids import TopicIdPartition
 
 log = logging.getLogger(__name__)
 
@@ -121,9 +121,38 @@ class Logs:
         except OSError as error:
             raise _refused(error) from error
 
-    async def missing(self) -> set[TopicIdPartition]:
-        """Partitions that this volume once had and whose directories are gone (R23)."""
-        return set((await self._io.run(self._volume.contents)).missing)
+    async def contents(self) -> Contents:
+        """What is on the volume, compared with what should be."""
+        return await self._io.run(self._volume.contents)
+
+    async def remove(self, unwanted: Iterable[TopicIdPartition]) -> None:
+        """Closes these logs and takes their directories away for good (tombstoned topics only).
+
+        A directory that can't be moved now is found, and removed, at the next start.
+        """
+        gone = list(unwanted)
+        for where in gone:
+            closed = self._open.pop(where, None)
+            if closed is not None:
+                self.flusher.forget(closed)
+                closed.discard()
+        try:
+            await self._io.run(self._volume.delete_partitions, gone)
+            await self._io.run(self._volume.empty_trash)
+        except OSError as error:
+            log.warning("%d directories of deleted topics stay: %s", len(gone), error)
+
+    async def set_aside(self, unknown: Iterable[TopicIdPartition]) -> None:
+        """Moves directories of topics that nobody knows to `stray/`, where they are kept (R25)."""
+        for where in unknown:
+            log.warning(
+                "%s/%d belongs to no topic of this cluster; its directory is kept in stray/",
+                where.topic_id.hex(), where.partition,
+            )  # fmt: skip
+        try:
+            await self._io.run(self._volume.set_aside, list(unknown))
+        except OSError as error:
+            log.warning("unknown directories stay where they are: %s", error)
 
     async def open(self, where: TopicIdPartition, config: LogConfig) -> Log:
         """The partition's log, recovered if the former process didn't end cleanly.
@@ -152,22 +181,6 @@ class Logs:
             )  # fmt: skip
         self._open[where] = opened
         return opened
-
-    async def delete_topic(self, topic_id: TopicId) -> None:
-        """Closes the topic's logs and takes their directories away; the space comes back in the
-        background."""
-        gone = [where for where in self._open if where.topic_id == topic_id]
-        for where in gone:
-            closed = self._open.pop(where)
-            self.flusher.forget(closed)
-            closed.discard()
-        present = (await self._io.run(self._volume.contents)).present
-        listed = [where for where in present if where.topic_id == topic_id]
-        try:
-            await self._io.run(self._volume.delete_partitions, listed)
-            await self._io.run(self._volume.empty_trash)
-        except OSError as error:
-            log.warning("the files of topic %s stay for now: %s", topic_id.hex(), error)
 
     async def checkpoint(self) -> None:
         """Writes the numbers of all logs if any has changed; they are on the disk on return.

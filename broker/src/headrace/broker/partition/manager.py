@@ -173,25 +173,41 @@ class PartitionManager:
     async def recover(self, lifecycle: Lifecycle) -> None:
         """Opens the log of every partition in the view that is assigned here, before anything is
         served; damaged ones are left offline and the rest goes on."""
-        lost = await self._logs.missing()
-        assigned = [
-            where
-            for topic in self._view.topics.values()
-            for where in _partitions_of(topic)
-            if self._is_mine(where)
-        ]
-        for where in lost.intersection(assigned):
-            self._failures[where] = PartitionOffline(
-                f"the directory of partition {where.partition} is gone from the data volume:"
-                " restore it, or delete the topic"
-            )
-        assigned = [where for where in assigned if where not in lost]
+        contents = await self._logs.contents()
+        await self._tidy([*contents.present, *contents.unlisted])
+        lost = set(contents.missing)
+        assigned = []
+        for where in self._all_mine():
+            if where in lost:
+                self._failures[where] = PartitionOffline(
+                    f"the directory of partition {where.partition} is gone from the data volume:"
+                    " restore it, or delete the topic"
+                )
+            else:
+                assigned.append(where)
         lifecycle.recovering_total = lifecycle.recovering_remaining = len(assigned)
         for start in range(0, len(assigned), OPEN_AT_ONCE):
             part = assigned[start : start + OPEN_AT_ONCE]
             await self._open_all(part)
             lifecycle.recovering_remaining -= len(part)
             await asyncio.sleep(0)
+
+    def _all_mine(self) -> list[TopicIdPartition]:
+        return [
+            where
+            for topic in self._view.topics.values()
+            for where in _partitions_of(topic)
+            if self._is_mine(where)
+        ]
+
+    async def _tidy(self, found: list[TopicIdPartition]) -> None:
+        """Removes directories of tombstoned topics and sets those aside that nobody knows: a
+        missing topic may be a store that went back in time, so its data is kept (R25)."""
+        known = {topic.topic_id for topic in self._view.all_topics.values()}
+        strangers = [each for each in found if each.topic_id not in known]
+        dead = [each for each in strangers if self._view.is_tombstoned(each.topic_id)]
+        await self._logs.remove(dead)
+        await self._logs.set_aside([each for each in strangers if each not in set(dead)])
 
     def serve_as(self, session: int) -> None:
         """From now on leads what the view says this session leads."""
@@ -301,15 +317,16 @@ class PartitionManager:
     def _take_role(self, where: TopicIdPartition) -> None:
         partition = self._partitions.get(where)
         topic = self._view.topic_by_id(where.topic_id)
-        if partition is None or topic is None:
+        if partition is None:
+            return
+        if topic is None:
+            self._resign(partition, "the topic is being deleted")
             return
         config = self.config(topic)
         partition.message_bytes_max = config.max_message_bytes
         partition.log.configure(log_config(config))
         record = self._view.record(where.topic_id, where.partition)
-        if topic.deleting:
-            self._resign(partition, "the topic is being deleted")
-        elif self._leads(record):
+        if self._leads(record):
             assert isinstance(record, PartitionRecord)
             self._lead(partition, topic, record)
         elif partition.leading:
@@ -333,13 +350,17 @@ class PartitionManager:
             self.on_resign(partition)
 
     async def _remove(self, topic_id: TopicId) -> None:
-        """The topic is dead for good: its partitions are closed and its files go."""
-        for where in [where for where in self._partitions if where.topic_id == topic_id]:
+        """The topic is dead for good: its partitions are closed and its files go. Old tombstones
+        come here too, at every start; there is nothing to do for them."""
+        here = [where for where in self._partitions if where.topic_id == topic_id]
+        broken = [where for where in self._failures if where.topic_id == topic_id]
+        for where in here:
             self._resign(self._partitions.pop(where), "the topic was deleted")
-        for where in [where for where in self._failures if where.topic_id == topic_id]:
+        for where in broken:
             del self._failures[where]
-        await self._logs.delete_topic(topic_id)
-        self.on_topic_gone(topic_id)
+        if here or broken:
+            await self._logs.remove([*here, *broken])
+            self.on_topic_gone(topic_id)
 
     # --- upkeep -----------------------------------------------------------------------------------
 
