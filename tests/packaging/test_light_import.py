@@ -15,14 +15,15 @@ def _import_without(module: str, blocked: tuple[str, ...]) -> subprocess.Complet
     code = (
         "import importlib, sys\n"
         "for name in sys.argv[2:]: sys.modules[name] = None\n"
-        "importlib.import_module(sys.argv[1])\n"
+        "module = importlib.import_module(sys.argv[1])\n"
+        "for name in getattr(module, '__all__', ()): getattr(module, name)\n"
     )
     return subprocess.run(
         [sys.executable, "-c", code, module, *blocked], capture_output=True, text=True, timeout=60
     )
 
 
-@pytest.mark.parametrize("module", ["headrace.protocol.batch", "headrace.sdk"])
+@pytest.mark.parametrize("module", ["headrace.protocol.batch", "headrace.sdk", "headrace.sdk.sync"])
 def test_the_client_imports_without_any_extra_and_without_the_command_line(module: str) -> None:
     done = _import_without(module, EXTRAS + NOT_FOR_PROGRAMS)
     assert done.returncode == 0, done.stderr
