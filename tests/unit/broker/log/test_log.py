@@ -149,7 +149,7 @@ async def test_deleted_segments_stay_readable_for_readers_in_flight(tmp_path: Pa
         await log.locate_cold(offset, max_bytes=10**6, end_offset=log.end_offset)
         for offset in (0, 40, 80)
     ]
-    log.advance_start(150)
+    await log.advance_start(150)
     assert log.start_offset == 150
     with pytest.raises(OffsetOutOfRange):
         await log.locate_cold(149, max_bytes=1, end_offset=EVERYTHING)
@@ -167,8 +167,8 @@ async def test_deleting_all_records_frees_all_space(tmp_path: Path) -> None:
     log, _ = Bench(str(tmp_path)).open()
     filled(log)
     with pytest.raises(OffsetOutOfRange):
-        log.advance_start(181)
-    log.advance_start(180)
+        await log.advance_start(181)
+    await log.advance_start(180)
     assert (log.start_offset, log.end_offset, log.size_bytes) == (180, 180, 0)
     append(log, sealed([b"x"]), now_ms=9999)
     assert [record.offset for record in await read_records(log)] == [180]

@@ -763,6 +763,9 @@ class Log:
             raise self._damaged(self._active, error) from error
         except OSError as error:
             raise self._translated(error) from error
+        if self.end_offset < self.start_offset:  # the start lay within the batch cut
+            self.truncate_fully_and_start_at(offset)
+            return
         self.flushed_offset = min(self.flushed_offset, self.end_offset)
         self.high_watermark = min(self.high_watermark, self.end_offset)
         self.epochs.truncate(self.end_offset)
