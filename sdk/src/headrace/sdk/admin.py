@@ -133,7 +133,8 @@ class Admin:
         self, places: Mapping[tuple[str, int], Where]
     ) -> dict[TopicPartition, models.OffsetAnswer]:
         """Offsets for places: `"earliest"`, `"latest"`, or (a datetime) the first record at or
-        after a time. Each answer has its own `error`; `offset` is None where no record is that late.
+        after a time. Each answer has its own `error`; without a record that late, `offset` is
+        None.
 
             await admin.offsets({("orders", 0): "latest", ("orders", 1): "earliest"})
         """

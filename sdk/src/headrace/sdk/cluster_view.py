@@ -62,6 +62,12 @@ class ClusterView:
         """What is cached of a topic, however old."""
         return self._topics.get(name)
 
+    def forget(self, name: str, topic_id: TopicId) -> None:
+        """Drops a topic that proved to be gone (unless a newer one of that name is known)."""
+        found = self._topics.get(name)
+        if found is not None and found.topic_id == topic_id:
+            del self._topics[name]
+
     async def topic(self, name: str) -> TopicView:
         """The topic from the cache, or loaded.
 

@@ -419,7 +419,7 @@ class Consumer:
             and handout.version == state.version
             and handout.in_hand is not None
         ):
-            return handout.in_hand
+            return max(state.finished or 0, handout.in_hand)
         return state.finished
 
     def _position_of(self, state: PartitionState) -> int | None:
@@ -644,7 +644,7 @@ class Consumer:
         self, offsets: Mapping[Partition, int] | None = None, *, metadata: str = ""
     ) -> None:
         """Commits the group's offsets: the given ones (of the next record to read), or all that was
-        handed out so far, the record in hand included.
+        handed out so far, the record in hand included (within `run`: all that was handled).
 
         Raises:
             InvalidRequest: the consumer has no group.
@@ -652,12 +652,20 @@ class Consumer:
         """
         await self._start()
         if offsets is None:
-            states = self._running().states.values()
-            positions = {state.owner: self._position_of(state) for state in states}
-            chosen = {where: at for where, at in positions.items() if at is not None}
+            chosen = self._finish_all()
         else:
             chosen = {TopicPartition(*where): at for where, at in offsets.items()}
         await self._commit(chosen, metadata, timeout=self._settings.offset_retry_timeout)
+
+    def _finish_all(self) -> dict[TopicPartition, int]:
+        """Declares all that was handed out finished (but leaves that to `run` while it runs)."""
+        found: dict[TopicPartition, int] = {}
+        for state in self._running().states.values():
+            if not self._is_finishing_by_hand:
+                state.position = state.finished = self._position_of(state)
+            if state.finished is not None:
+                found[state.owner] = state.finished
+        return found
 
     async def _commit(
         self, offsets: Mapping[TopicPartition, int], metadata: str, *, timeout: float

@@ -128,6 +128,7 @@ class Producer:
         self._topics: dict[str, TopicQueues] = {}
         self._unrouted: dict[str, _Unrouted] = {}
         self._is_closed = False
+        self._wanted_bytes = 0
 
     # --- sending ---------------------------------------------------------------------------------
 
@@ -197,7 +198,7 @@ class Producer:
         sender = self._sender
         size = len(value) + RECORD_OVERHEAD_BYTES
         if sender is None or size > sender.room or sender.is_closed:
-            raise self._no_room(size)
+            return self._enqueue_any(topic, value, key, headers, timestamp_ms, partition)
         queue = queues.sticky
         batch = queue.open
         if batch is None or batch.room < size:
@@ -240,11 +241,13 @@ class Producer:
         return Deliveries(spans)
 
     async def ready(self) -> None:
-        """Returns when `enqueue` has room again, having let the loop send what is full."""
+        """Returns when `enqueue` has room again (for an eighth of the buffer, and for the record
+        that it refused last), having let the loop send what is full."""
         sender = self._started()
         if sender.has_full_batch():
             await asyncio.sleep(0)
-        await sender.wait_for_room()
+        wanted, self._wanted_bytes = self._wanted_bytes, 0
+        await sender.wait_for_room(max(wanted, self._settings.buffer_bytes // 8))
 
     async def flush(self) -> None:
         """Sends everything now, whatever `linger_ms` says, and waits until its fate is known.
@@ -373,15 +376,6 @@ class Producer:
             compressed=sender.codec_of(queues.view) is not Codec.NONE,
         )
 
-    def _no_room(self, size: int) -> HeadraceError:
-        if self._is_closed or self._sender is None:
-            return Closed("the producer is closed")
-        return BufferFull(
-            f"{self._settings.buffer_bytes - self._sender.room:,} bytes are not acknowledged yet,"
-            f" buffer_bytes is {self._settings.buffer_bytes:,}; `await producer.ready()` waits",
-            details={"size_bytes": size},
-        )
-
     def _enqueue_any(
         self,
         topic: str,
@@ -393,8 +387,14 @@ class Producer:
     ) -> Handle:
         sender = self._started()
         row = self._row(value, key, headers, stamp)
-        if row.size > sender.room and sender.room < self._settings.buffer_bytes:
-            raise self._no_room(row.size)
+        buffer_bytes = self._settings.buffer_bytes
+        if row.size > sender.room and sender.room < buffer_bytes:
+            self._wanted_bytes = row.size
+            raise BufferFull(
+                f"{buffer_bytes - sender.room:,} bytes are not acknowledged yet, buffer_bytes is"
+                f" {buffer_bytes:,}; `await producer.ready()` waits for room",
+                details={"size_bytes": row.size},
+            )
         queues = self._topics.get(topic)
         if queues is None:
             return self._enqueue_unrouted(sender, topic, row, partition)

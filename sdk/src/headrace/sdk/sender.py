@@ -186,7 +186,7 @@ class Sender:
             found.adopt(view, self._settings)
         return found
 
-    async def wait_for_room(self, size: int = 1) -> None:
+    async def wait_for_room(self, size: int) -> None:
         """Returns once `size` bytes (or the whole buffer, if that is less) are free, in turn."""
         size = min(size, self._settings.buffer_bytes)
         while self.room < size:
@@ -220,7 +220,8 @@ class Sender:
         now = self.loop.time()
         linger_s = 0.0 if self._flushes else self._linger_s
         wake_at = float("inf")
-        leaving: dict[str, list[PartitionQueue]] = {}
+        # What is tried again travels apart: it may wait long, and its company would wait with it.
+        leaving: dict[tuple[str, bool], list[PartitionQueue]] = {}
         for queue in list(self._waiting):
             ready_at = queue.ready_at(linger_s=linger_s)
             if ready_at > now:
@@ -231,8 +232,8 @@ class Sender:
                 self._no_leader(queue, now)
                 wake_at = min(wake_at, queue.ready_at(linger_s=linger_s))
             else:
-                leaving.setdefault(url, []).append(queue)
-        for url, queues in leaving.items():
+                leaving.setdefault((url, queue.is_retrying), []).append(queue)
+        for (url, _), queues in leaving.items():
             self._send_to(url, queues, now)
         if wake_at < float("inf"):
             self._timer = self.loop.call_at(wake_at, self.dispatch_soon)
@@ -274,7 +275,9 @@ class Sender:
         if queue is topic.sticky:
             topic.turn()
         if now >= batch.deadline:
-            self._fail(queue, batch, _timed_out(batch, self._settings.delivery_timeout, None))
+            self._fail(
+                queue, batch, _timed_out(batch, self._settings.delivery_timeout, batch.last_error)
+            )
             return None
         batch.attempts += 1
         try:
@@ -399,6 +402,7 @@ class Sender:
         at = self._client.next_try(error, attempt=batch.attempts, now=now, deadline=batch.deadline)
         if at is not None:
             log.debug("%s/%d: trying again: %s", queue.topic, queue.partition, error)
+            batch.last_error = error
             queue.put_back(at)
             self._waiting[queue] = None
             self.dispatch_soon()
@@ -453,6 +457,8 @@ class Sender:
     def _give_up_topic(self, topic: str, error: HeadraceError) -> None:
         """The topic is gone: what waits for it fails, and the next record asks the cluster anew."""
         queues = self.topics.pop(topic, None)
+        if queues is not None:
+            self._view.forget(topic, queues.view.topic_id)
         for queue in queues.queues if queues else ():
             self._waiting.pop(queue, None)
             for batch in queue.drop_all():

@@ -27,10 +27,11 @@ from headrace.protocol.record import Record, RecordMetadata
 from headrace.sdk import admin as _admin
 from headrace.sdk import consumer as _consumer
 from headrace.sdk import producer as _producer
-from headrace.sdk.consumer import Handler, Partition
+from headrace.sdk.consumer import Partition
 from headrace.sdk.core.positions import RawBatch
 from headrace.sdk.errors import Closed
 from headrace.sdk.offsets import Where
+from headrace.sdk.workers import Handler
 
 __all__ = ["Admin", "Consumer", "Handle", "Producer"]
 
@@ -54,6 +55,12 @@ class _LoopThread:
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs `work` to its end, from another thread. Ctrl-C cancels it."""
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise RuntimeError(
+                "headrace.sdk.sync was called from within its own loop (a serializer, an async"
+                " handler); use the async classes there"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()

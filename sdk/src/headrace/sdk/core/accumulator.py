@@ -54,8 +54,9 @@ class Batch:
 
     __slots__ = (
         "append_time_ms", "attempts", "base_offset", "base_sequence", "count", "data", "deadline",
-        "error", "headers", "is_done", "keys", "last_stamp", "may_be_written", "observers",
-        "opened_at", "partition", "room", "size_bytes", "stamps", "topic", "values", "was_observed",
+        "error", "headers", "is_done", "keys", "last_error", "last_stamp", "may_be_written",
+        "observers", "opened_at", "partition", "room", "size_bytes", "stamps", "topic",
+        "values", "was_observed",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +78,7 @@ class Batch:
         self.base_sequence = -1
         self.attempts = 0
         self.may_be_written = False
+        self.last_error: HeadraceError | None = None
         self.is_done = False
         self.error: HeadraceError | None = None
         self.base_offset = -1
@@ -291,6 +293,11 @@ class PartitionQueue:
             return self.retry_at
         assert self.open is not None
         return max(self.retry_at, self.open.opened_at + linger_s)
+
+    @property
+    def is_retrying(self) -> bool:
+        """Whether the next batch has been tried before."""
+        return bool(self.closed) and self.closed[0].attempts > 0
 
     def take(self) -> Batch:
         """The next batch, which is in flight from now on. The caller has checked `ready_at`."""
