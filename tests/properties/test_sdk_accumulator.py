@@ -30,6 +30,11 @@ def _size(value, key, headers) -> int:  # type: ignore[no-untyped-def]
     return size + (headers_size(headers) if headers else 0)
 
 
+def _number(value: bytes | None) -> int:
+    assert value is not None
+    return int(value.split(b".")[0])
+
+
 def _batch(records) -> Batch:  # type: ignore[no-untyped-def]
     batch = Batch("t", 0, room=1 << 20, opened_at=0.0, deadline=1.0)
     for index, (value, key, headers, stamp) in enumerate(records):
@@ -38,9 +43,9 @@ def _batch(records) -> Batch:  # type: ignore[no-untyped-def]
 
 
 @given(rows, st.sampled_from(Codec))
-def test_a_sealed_batch_holds_its_records_and_is_never_larger_than_estimated(
+def test_a_sealed_batch_holds_its_records_and_is_never_larger_than_estimated(  # type: ignore[no-untyped-def]
     records, codec
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     batch = _batch(records)
     data = bytes(batch.seal(codec, producer_id=5, base_sequence=0))
     assert len(data) <= batch.size_bytes + BATCH_OVERHEAD_BYTES
@@ -70,7 +75,8 @@ actions = st.lists(
 def test_batches_leave_once_each_in_order_with_sequences_that_fit(todo, sequence) -> None:  # type: ignore[no-untyped-def]
     queue = PartitionQueue("t", TopicId(b"x" * 16), 0, batch_bytes=1_000, producer_id=1)
     queue.next_sequence = sequence
-    appended, left, sealed = 0, [], {}
+    appended, left = 0, list[int]()
+    sealed: dict[Batch, bytearray] = {}
     expected = sequence
     for action, size in todo:
         if action == "append":
@@ -92,7 +98,7 @@ def test_batches_leave_once_each_in_order_with_sequences_that_fit(todo, sequence
             assert queue.is_retrying == (queue.closed[0].attempts > 0)
         elif queue.in_flight is not None and action in ("ack", "fail"):
             batch = queue.in_flight
-            left += [int(value.split(b".")[0]) for value in batch.values]
+            left += [_number(value) for value in batch.values]
             queue.settle()
             if action == "ack":
                 expected = (expected + batch.count) % 2**31
@@ -106,7 +112,7 @@ def test_batches_leave_once_each_in_order_with_sequences_that_fit(todo, sequence
     if queue.in_flight is not None:
         queue.put_back(0.0)
     rest = [value for batch in queue.drop_all() for value in batch.values]
-    assert left + [int(value.split(b".")[0]) for value in rest] == list(range(appended))
+    assert left + [_number(value) for value in rest] == list(range(appended))
 
 
 @given(st.lists(st.binary(max_size=3), max_size=50), st.integers(1, 50), st.integers(1, 5))

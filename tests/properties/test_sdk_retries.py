@@ -24,9 +24,9 @@ times = st.floats(0, 1e6)
 
 
 @given(errors, backoffs, st.integers(1, 10_000), times, times, chances)
-def test_a_next_try_lies_between_now_and_the_deadline_and_waits_as_told(
+def test_a_next_try_lies_between_now_and_the_deadline_and_waits_as_told(  # type: ignore[no-untyped-def]
     error, backoff, attempt, now, left, chance
-) -> None:  # type: ignore[no-untyped-def]
+) -> None:
     deadline = now + left
     at = retry_at(
         error, attempt=attempt, now=now, deadline=deadline, chance=chance, backoff=backoff

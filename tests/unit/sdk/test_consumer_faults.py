@@ -16,6 +16,7 @@ from headrace.sdk import (
     CorruptBatch,
     OffsetOutOfRange,
     Producer,
+    Record,
     RequestTimedOut,
     TopicNotFound,
 )
@@ -89,7 +90,7 @@ async def test_a_corrupt_batch_is_raised_once_with_its_offsets(cluster: InMemory
 async def test_a_corrupt_batch_does_not_stop_the_other_partition(cluster: InMemoryCluster) -> None:
     cluster.log("t", 0).damage(0)
     async with Consumer(cluster.url, "t") as consumer:
-        found, errors = [], 0
+        found, errors = list[Record](), 0
         while len(found) < 30:
             try:
                 found += await consumer.fetch(100, timeout=5)

@@ -335,7 +335,7 @@ async def test_two_settings_in_conflict_are_named(cluster: InMemoryCluster) -> N
         {"client_id": "a\nb"},
     ):
         with pytest.raises(InvalidConfig, match=next(iter(options))):
-            Producer(cluster.url, **options)  # type: ignore[arg-type]
+            Producer(cluster.url, **options)
     for address in ("", "localhost:9420", "ftp://x"):
         with pytest.raises(InvalidConfig, match="bootstrap"):
             Producer(address)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 from aiohttp import web
 
+from headrace.protocol.compression import Buffer
 from headrace.sdk import Admin, Closed, ConnectionFailed, RequestTimedOut, Throttled
 from headrace.sdk.errors import BrokerUnavailable, InternalError
 from headrace.sdk.settings import ConnectionSettings
@@ -51,7 +52,7 @@ async def test_pieces_arrive_end_to_end_with_the_clients_headers(serve: Serve) -
     ):
         settings = ConnectionSettings(client_id="me", credentials=credentials)
         transport = HttpTransport(settings)
-        pieces = [b"a", bytearray(b"b" * 3_000_000), memoryview(b"c")]
+        pieces: list[Buffer] = [b"a", bytearray(b"b" * 3_000_000), memoryview(b"c")]
         answer = await transport.send("POST", await serve(echo), body=pieces, timeout=10)
         assert answer.status == 200
         assert answer.body == b"".join(pieces)
