@@ -12,10 +12,14 @@ from msgspec import Meta
 
 from headrace.protocol import limits
 from headrace.protocol.errors import HeadraceError, InvalidRequest, from_code
+from headrace.protocol.names import NAME_PATTERN
 
 Partition = Annotated[int, Meta(ge=0, le=limits.PARTITIONS_PER_TOPIC_MAX - 1)]
 OffsetNumber = Annotated[int, Meta(ge=0, le=limits.OFFSET_MAX)]
 PartitionCount = Annotated[int, Meta(ge=1, le=limits.PARTITIONS_PER_TOPIC_MAX)]
+Name = Annotated[str, Meta(extra_json_schema={"pattern": f"^{NAME_PATTERN}$"})]
+"""Documents what `names.check_name` checks, which has a code of its own for it."""
+
 ConfigValue = str | int | float | bool
 TimestampMs = Annotated[int, Meta(ge=limits.TIMESTAMP_MS_MIN, le=limits.TIMESTAMP_MS_MAX)]
 
@@ -151,7 +155,7 @@ class BrokerList(Answer):
 class TopicCreate(Body):
     """A topic to make. What is left out takes the cluster's default."""
 
-    name: str
+    name: Name
     partitions: PartitionCount | None = None
     replicas: Annotated[int, Meta(ge=1, le=32)] | None = None
     config: dict[str, ConfigValue] = {}

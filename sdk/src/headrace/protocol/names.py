@@ -6,7 +6,10 @@ import re
 
 from headrace.protocol.errors import InvalidName
 
-_NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
+NAME_PATTERN = r"[A-Za-z0-9._-]{1,249}"
+"""What a whole name matches."""
+
+_NAME = re.compile(NAME_PATTERN)
 
 OFFSETS_TOPIC = "__offsets"
 """The internal topic that holds committed offsets."""

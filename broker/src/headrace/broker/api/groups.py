@@ -26,6 +26,7 @@ from headrace.protocol.models import (
     GroupInfo,
     GroupList,
     GroupSummary,
+    Name,
 )
 from headrace.protocol.names import check_name
 
@@ -36,7 +37,7 @@ EMPTY = "Empty"
 class GroupPath(msgspec.Struct, forbid_unknown_fields=True):
     """A group by name."""
 
-    group: str
+    group: Name
 
 
 class OffsetsQuery(msgspec.Struct, forbid_unknown_fields=True):

@@ -24,7 +24,22 @@ from headrace.protocol.errors import (
 from headrace.protocol.models import ErrorBody
 from headrace.protocol.requests import BATCH_MEDIA_TYPE
 
+
+class Document(msgspec.Struct):
+    """An OpenAPI document, as far as a reader must know its shape."""
+
+    openapi: str
+    info: dict[str, Any]
+    paths: dict[str, Any]
+    components: dict[str, Any]
+
+
 _REF = "#/components/schemas/{name}"
+_RETRY_AFTER = {
+    "description": "Seconds to wait before the next try, where the broker can tell.",
+    "required": False,
+    "schema": {"type": "integer", "minimum": 0},
+}
 _ALWAYS: tuple[type[HeadraceError], ...] = (
     InvalidRequest, Unauthenticated, Forbidden, Throttled, BrokerUnavailable,
 )  # fmt: skip
@@ -119,4 +134,6 @@ def _responses(endpoint: Endpoint) -> dict[str, Any]:
             "description": "Code " + " or ".join(f"`{name}`" for name in dict.fromkeys(names)),
             "content": _json(ErrorBody),
         }
+        if any(BY_CODE[name].retriable for name in names):
+            responses[str(status)]["headers"] = {"Retry-After": _RETRY_AFTER}
     return responses

@@ -30,6 +30,7 @@ from headrace.protocol.models import (
     JsonProduceAnswer,
     JsonProduced,
     JsonRecord,
+    Name,
     Partition,
 )
 from headrace.protocol.requests import ACKS_ALL, ACKS_NAMES, FetchPart, ProduceResult
@@ -58,7 +59,7 @@ class FetchQuery(msgspec.Struct, forbid_unknown_fields=True):
 class PartitionPath(msgspec.Struct, forbid_unknown_fields=True):
     """A partition by its topic's name."""
 
-    topic: str
+    topic: Name
     partition: Partition
 
 
@@ -193,15 +194,15 @@ def _produced(count: int, placed: list[Placed], outcomes: list[Outcome]) -> web.
         else:
             failed = from_code(result.error, result.message or "")
         for rank, index in enumerate(each.indexes):
-            answers[index] = _one(each.partition, rank, result)
+            answers[index] = _one(each, rank, result)
     if failed is not None and not written:
         raise failed
     body = JsonProduceAnswer([answer for answer in answers if answer is not None])
     return json_answer(body, status=200 if failed is None else 207)
 
 
-def _one(partition: int, rank: int, result: ProduceResult) -> JsonProduced:
+def _one(placed: Placed, rank: int, result: ProduceResult) -> JsonProduced:
     if result.error is not None:
         error = from_code(result.error, result.message or "")
-        return JsonProduced(partition, error=ErrorBody.of(error))
-    return JsonProduced(partition, result.base_offset + rank, result.append_time_ms)
+        return JsonProduced(placed.partition, error=ErrorBody.of(error))
+    return JsonProduced(placed.partition, result.base_offset + rank, placed.timestamps[rank])

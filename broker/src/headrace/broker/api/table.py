@@ -178,7 +178,7 @@ class Handlers:
 
         return Endpoint(
             method="GET", path=routes.OPENAPI, handler=serve, action="describe",
-            summary="This document.", answer=None, while_starting=True,
+            summary="This document.", answer=openapi.Document, while_starting=True,
         )  # fmt: skip
 
     @cached_property

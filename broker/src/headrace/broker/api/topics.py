@@ -17,6 +17,7 @@ from headrace.protocol.ids import TopicIdPartition
 from headrace.protocol.models import (
     ConfigEntry,
     ErrorBody,
+    Name,
     PartitionInfo,
     TopicAlter,
     TopicCreate,
@@ -31,7 +32,7 @@ from headrace.protocol.names import check_user_topic, is_internal
 class TopicPath(msgspec.Struct, forbid_unknown_fields=True):
     """A topic by name."""
 
-    topic: str
+    topic: Name
 
 
 class ListQuery(msgspec.Struct, forbid_unknown_fields=True):
