@@ -6,6 +6,7 @@ in pieces of 256 KiB (docs/performance.md: sendfile is slower for small and equa
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -34,6 +35,8 @@ from headrace.protocol.requests import (
     FetchResponse,
     FetchResult,
 )
+
+log = logging.getLogger(__name__)
 
 PIECE_BYTES = 256 * 1024
 """Answers up to this go out in one write, larger ones in pieces of it."""
@@ -218,10 +221,12 @@ async def _send(request: web.Request, found: Gathered) -> web.StreamResponse:
             async for piece in each.pieces(PIECE_BYTES):
                 await response.write(piece)
         await response.write_eof()
-    except HeadraceError:
+    except ConnectionError:
+        log.debug("a reader went away before its answer was sent")
+    except HeadraceError as error:
         # The status is out already: cutting the connection is the one way left to say "not so".
+        log.warning("an answer was cut off: %s", error)
         request.protocol.force_close()
-        raise ConnectionResetError("a log could not be read to the end") from None
     return response
 
 

@@ -17,10 +17,11 @@ from headrace.protocol.partitioner import partition_for_key
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The records of one partition: their batch, and which of the request's records they are."""
+    """The records of one batch: which of the request's records they are, and their timestamps."""
 
     partition: int
     indexes: tuple[int, ...]
+    timestamps: tuple[int, ...]
     batch: bytes
 
 
@@ -55,6 +56,7 @@ def to_batches(
         Placed(
             partition,
             tuple(indexes),
+            tuple(rows[index][2] for index in indexes),
             bytes(batch.encode_records([rows[index] for index in indexes], codec=codec)),
         )
         for partition, all_indexes in places.items()

@@ -46,17 +46,17 @@ class Offsets:
     async def delete_records(self, call: Call) -> web.StreamResponse:
         """Cuts each partition; answers once the new starts are on the disk."""
         request: DeleteRecordsRequest = call.body
-        results = [self._cut(each) for each in request.partitions]
+        results = [await self._cut(each) for each in request.partitions]
         await self._manager.checkpoint()
         return json_answer(DeleteRecordsAnswer(results))
 
-    def _cut(self, part: DeleteRecordsPart) -> DeleteRecordsResult:
+    async def _cut(self, part: DeleteRecordsPart) -> DeleteRecordsResult:
         result = DeleteRecordsResult(part.topic, part.partition)
         try:
             self._manager.writable_topic(part.topic)
             partition = self._find(part.topic, part.partition)
             before = part.before_offset
-            partition.delete_before(partition.high_watermark if before == -1 else before)
+            await partition.delete_before(partition.high_watermark if before == -1 else before)
             result.log_start_offset = partition.log.start_offset
         except HeadraceError as error:
             result.error = ErrorBody.of(error)

@@ -55,7 +55,7 @@ class TopicSteps:
         self.highest_term_seen = 0
 
     async def settle(self, names: Iterable[str]) -> None:
-        """Takes steps until the topics are as they should be, or can't be for now."""
+        """Takes steps until the topics are as they should be, or can't be yet."""
         wanted = list(names)
         for _ in range(PASSES_MAX):
             if not await self.advance(wanted, elect=True):

@@ -249,7 +249,7 @@ class Partition:
             offset, max_bytes=max_bytes, end_offset=min(end_offset, self.high_watermark)
         )
 
-    def delete_before(self, offset: int) -> None:
+    async def delete_before(self, offset: int) -> None:
         """Removes the records before `offset`; durable after the volume's next checkpoint.
 
         Raises:
@@ -262,7 +262,7 @@ class Partition:
                 details={"high_watermark": self.high_watermark},
             )
         if offset > self.log.start_offset:
-            self.log.advance_start(offset)
+            await self.log.advance_start(offset)
 
     def subscribe(self, reader: ReadWaiter) -> None:
         """Wakes `reader` at every change from now on."""

@@ -24,7 +24,7 @@ from headrace.broker.store.base import (
     Unknown,
     WatchEvent,
 )
-from headrace.broker.store.mailbox import Mailbox
+from headrace.broker.store.watcher import Mailbox
 from headrace.protocol.errors import StoreUnavailable
 
 Verb = Literal["get", "list", "cas"]
