@@ -169,9 +169,15 @@ class LogMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         offset = data.draw(st.integers(self.log.start_offset, self.end))
+        cuts_the_start = any(
+            kept.base_offset < self.log.start_offset < kept.next_offset
+            and kept.next_offset > offset
+            for kept in self.kept
+        )  # then the log begins anew at `offset`, and nothing is known of producers
         self.log.truncate_to(offset)
-        self.all = [kept for kept in self.all if kept.next_offset <= offset]
         self.kept = [kept for kept in self.kept if kept.next_offset <= offset]
+        whole = [kept for kept in self.all if kept.next_offset <= offset]
+        self.all = [] if cuts_the_start else whole
         left = self.kept[-1].next_offset if self.kept else self.log.end_offset
         assert self.log.end_offset == left <= offset
         self.end = left
@@ -244,6 +250,10 @@ class LogMachine(RuleBasedStateMachine):
 
 
 LogMachine.TestCase.settings = settings(
-    max_examples=300, stateful_step_count=40, deadline=None, derandomize=True, phases=[Phase.generate]
+    max_examples=300,
+    stateful_step_count=40,
+    deadline=None,
+    derandomize=True,
+    phases=[Phase.generate],
 )
 TestLog = LogMachine.TestCase

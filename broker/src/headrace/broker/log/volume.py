@@ -206,7 +206,8 @@ class Volume:
     def _read_meta(self, cluster_id: str | None, broker_id: int) -> None:
         data = self.disk.read_file(self._at("meta.json"))
         if data is None:
-            if self.disk.exists(self._at("manifest")) or self.disk.exists(self._at("partitions")):
+            partitions = self._at("partitions")
+            if self.disk.exists(partitions) and self.disk.list_directory(partitions):
                 raise DataDirectoryError(
                     f"{self.path} has partitions but no meta.json: restore it, or move the"
                     " directory away and let the broker copy its partitions anew"
