@@ -10,7 +10,7 @@ import typer
 from headrace.cli import tables
 from headrace.cli.options import Bootstrap, Output, OutputFormat, bootstrap_of, output_of
 from headrace.cli.output import print_json, print_tables
-from headrace.cli.session import run
+from headrace.cli.session import run_admin
 from headrace.protocol import models
 from headrace.protocol.errors import HeadraceError
 from headrace.sdk import Admin
@@ -27,13 +27,12 @@ def cluster() -> None:
 def describe(ctx: typer.Context, bootstrap: Bootstrap = None, output: Output = None) -> None:
     """Show the cluster and its brokers."""
 
-    async def work() -> tuple[models.ClusterInfo, list[models.BrokerInfo]]:
-        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
-            info = await admin.describe_cluster()
-            details = await asyncio.gather(*[_detail(admin, broker) for broker in info.brokers])
-            return info, details
+    async def work(admin: Admin) -> tuple[models.ClusterInfo, list[models.BrokerInfo]]:
+        info = await admin.describe_cluster()
+        details = await asyncio.gather(*[_detail(admin, broker) for broker in info.brokers])
+        return info, details
 
-    info, brokers = run(work())
+    info, brokers = run_admin(bootstrap_of(ctx, bootstrap), work)
     if output_of(ctx, output) is OutputFormat.JSON:
         fields = msgspec.to_builtins(info)
         fields["brokers"] = [msgspec.to_builtins(broker) for broker in brokers]

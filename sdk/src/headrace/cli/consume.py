@@ -107,8 +107,9 @@ def consume(
         max_records=max_records,
         exit_at_end=exit_at_end,
     )
+    address = bootstrap_of(ctx, bootstrap)
     with reader_may_leave():
-        run(_consume(bootstrap_of(ctx, bootstrap), wanted, render))
+        run(_consume(address, wanted, render), bootstrap=address)
 
 
 async def _consume(bootstrap: str, wanted: Wanted, render: Render) -> None:

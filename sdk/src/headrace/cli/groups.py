@@ -9,8 +9,7 @@ import typer
 from headrace.cli import tables
 from headrace.cli.options import Bootstrap, Output, OutputFormat, bootstrap_of, output_of
 from headrace.cli.output import notice, print_json, print_tables
-from headrace.cli.session import run
-from headrace.protocol import models
+from headrace.cli.session import run_admin
 from headrace.sdk import Admin
 
 group_app = typer.Typer(no_args_is_help=True, help="List, describe, delete consumer groups.")
@@ -21,12 +20,7 @@ GroupName = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
 @group_app.command("list")
 def list_groups(ctx: typer.Context, bootstrap: Bootstrap = None, output: Output = None) -> None:
     """List the groups."""
-
-    async def work() -> models.GroupList:
-        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
-            return await admin.list_groups()
-
-    found = run(work())
+    found = run_admin(bootstrap_of(ctx, bootstrap), lambda admin: admin.list_groups())
     if output_of(ctx, output) is OutputFormat.JSON:
         print_json(found)
     else:
@@ -38,12 +32,7 @@ def describe(
     ctx: typer.Context, group: GroupName, bootstrap: Bootstrap = None, output: Output = None
 ) -> None:
     """Show a group's committed offsets and lag."""
-
-    async def work() -> models.GroupInfo:
-        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
-            return await admin.describe_group(group)
-
-    found = run(work())
+    found = run_admin(bootstrap_of(ctx, bootstrap), lambda admin: admin.describe_group(group))
     if output_of(ctx, output) is OutputFormat.JSON:
         print_json(found)
         return
@@ -60,10 +49,9 @@ def delete(
 ) -> None:
     """Delete groups: their committed offsets are forgotten."""
 
-    async def work() -> None:
-        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
-            for group in groups:
-                await admin.delete_group(group)
-                notice(f"group {group} deleted")
+    async def work(admin: Admin) -> None:
+        for group in groups:
+            await admin.delete_group(group)
+            notice(f"group {group} deleted")
 
-    run(work())
+    run_admin(bootstrap_of(ctx, bootstrap), work)

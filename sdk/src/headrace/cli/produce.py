@@ -92,7 +92,8 @@ def produce(
         headers={name: os.fsencode(text) for name, text in _headers(header).items()} or None,
     )
     address = bootstrap_of(ctx, bootstrap)
-    run(_produce(address, options, acks=acks, compression=compression))
+    work = _produce(address, options, acks=acks, compression=compression)
+    run(work, bootstrap=address)
 
 
 def _headers(given: list[str] | None) -> dict[str, str]:

@@ -17,7 +17,7 @@ from headrace.cli.options import (
     output_of,
 )
 from headrace.cli.output import notice, print_json, print_tables
-from headrace.cli.session import WRONG_USAGE, fail, run
+from headrace.cli.session import WRONG_USAGE, fail, run_admin
 from headrace.protocol import models
 from headrace.protocol.errors import TopicExists, TopicNotFound
 from headrace.sdk import Admin
@@ -47,18 +47,17 @@ def create(
     """Create a topic."""
     settings = config_of(config)
 
-    async def work() -> models.TopicInfo:
-        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
-            try:
-                return await admin.create_topic(
-                    topic, partitions=partitions, replicas=replicas, config=settings
-                )
-            except TopicExists:
-                if not if_not_exists:
-                    raise
-                return await admin.describe_topic(topic)
+    async def work(admin: Admin) -> models.TopicInfo:
+        try:
+            return await admin.create_topic(
+                topic, partitions=partitions, replicas=replicas, config=settings
+            )
+        except TopicExists:
+            if not if_not_exists:
+                raise
+            return await admin.describe_topic(topic)
 
-    made = run(work())
+    made = run_admin(bootstrap_of(ctx, bootstrap), work)
     if output_of(ctx, output) is OutputFormat.JSON:
         print_json(made)
     else:
@@ -76,12 +75,8 @@ def list_topics(
     output: Output = None,
 ) -> None:
     """List the topics."""
-
-    async def work() -> models.TopicList:
-        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
-            return await admin.list_topics(internal=internal)
-
-    found = run(work())
+    address = bootstrap_of(ctx, bootstrap)
+    found = run_admin(address, lambda admin: admin.list_topics(internal=internal))
     if output_of(ctx, output) is OutputFormat.JSON:
         print_json(found)
     else:
@@ -93,12 +88,8 @@ def describe(
     ctx: typer.Context, topic: TopicName, bootstrap: Bootstrap = None, output: Output = None
 ) -> None:
     """Show a topic's settings and partitions."""
-
-    async def work() -> models.TopicInfo:
-        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
-            return await admin.describe_topic(topic)
-
-    _show(run(work()), output_of(ctx, output))
+    found = run_admin(bootstrap_of(ctx, bootstrap), lambda admin: admin.describe_topic(topic))
+    _show(found, output_of(ctx, output))
 
 
 @topic_app.command()
@@ -122,12 +113,11 @@ def alter(
     changes.update(dict.fromkeys(unset or []))
     if not changes and partitions is None:
         fail("error: nothing to change: give --config, --unset or --partitions", code=WRONG_USAGE)
-
-    async def work() -> models.TopicInfo:
-        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
-            return await admin.alter_topic(topic, config=changes, partitions=partitions)
-
-    _show(run(work()), output_of(ctx, output))
+    altered = run_admin(
+        bootstrap_of(ctx, bootstrap),
+        lambda admin: admin.alter_topic(topic, config=changes, partitions=partitions),
+    )
+    _show(altered, output_of(ctx, output))
 
 
 @topic_app.command()
@@ -141,12 +131,11 @@ def delete(
 ) -> None:
     """Delete topics with all their records. There is no way back."""
 
-    async def work() -> None:
-        async with Admin(bootstrap_of(ctx, bootstrap)) as admin:
-            for topic in topics:
-                await _delete(admin, topic, if_exists)
+    async def work(admin: Admin) -> None:
+        for topic in topics:
+            await _delete(admin, topic, if_exists)
 
-    run(work())
+    run_admin(bootstrap_of(ctx, bootstrap), work)
 
 
 async def _delete(admin: Admin, topic: str, if_exists: bool) -> None:

@@ -120,7 +120,7 @@ def bench_produce(
         ) as topic:
             return _report("produce", settings, topic, await measure(topic))
 
-    _finish(ctx, run(work()), as_json=as_json, output=output)
+    _finish(ctx, run(work(), bootstrap=address), as_json=as_json, output=output)
 
 
 @bench_app.command("consume")
@@ -167,7 +167,7 @@ def bench_consume(
         ) as topic:
             return _report("consume", settings, topic, await measure(topic))
 
-    _finish(ctx, run(work()), as_json=as_json, output=output)
+    _finish(ctx, run(work(), bootstrap=address), as_json=as_json, output=output)
 
 
 @bench_app.command("latency")
@@ -222,7 +222,7 @@ def bench_latency(
         ) as topic:
             return _report("latency", settings, topic, await measure(topic))
 
-    _finish(ctx, run(work()), as_json=as_json, output=output)
+    _finish(ctx, run(work(), bootstrap=address), as_json=as_json, output=output)
 
 
 async def _rounds(one_round: Round, records: int, rounds: int) -> list[dict[str, float]]:
