@@ -44,9 +44,7 @@ class Settings:
     advertised_url: str = _key(
         "advertised.url", "", "How clients reach this broker; empty: http://host:port."
     )
-    store: str = _key(
-        "store", "", "Cluster state: sqlite:PATH; empty: sqlite in the data folder."
-    )
+    store: str = _key("store", "", "Cluster state: sqlite:PATH; empty: sqlite in the data folder.")
     rack: str = _key("rack", "", "Rack or zone of this broker, for placement.")
     cluster_secret_file: str = _key(
         "cluster.secret.file",

@@ -30,8 +30,8 @@ from headrace.broker.store.base import (
     Put,
     WatchEvent,
 )
-from headrace.broker.store.watcher import Mailbox
 from headrace.broker.store.sqlite_file import BUSY_TIMEOUT_S, SqliteFile
+from headrace.broker.store.watcher import Mailbox
 from headrace.protocol.errors import StoreUnavailable
 
 T = TypeVar("T")
