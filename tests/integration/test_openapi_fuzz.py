@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 import pytest
@@ -73,12 +74,12 @@ def session() -> Iterator[requests.Session]:
         yield kept
 
 
-def send(case: Case, session: requests.Session) -> None:
+def send(case: Case[Any], session: requests.Session) -> None:
     """Sends a case and checks the answer."""
     case.call_and_validate(session=session, checks=CHECKS, timeout=30)
 
 
-def aim(case: Case, broker: BrokerProcess, session: requests.Session) -> bool:
+def aim(case: Case[Any], broker: BrokerProcess, session: requests.Session) -> bool:
     """Points a case at the topic that exists (made again if a case deleted it)."""
     parameters = case.path_parameters
     if "topic" not in parameters:
@@ -99,11 +100,14 @@ def limited(examples: int) -> settings:
 
 
 def fuzz(
-    operation: APIOperation, broker: BrokerProcess, session: requests.Session, examples: int
+    operation: APIOperation[Any, Any, Any, Any],
+    broker: BrokerProcess,
+    session: requests.Session,
+    examples: int,
 ) -> None:
     """Requests that follow the document and requests that don't."""
 
-    def run(case: Case) -> None:
+    def run(case: Case[Any]) -> None:
         send(case, session)
         if aim(case, broker, session):
             send(case, session)
