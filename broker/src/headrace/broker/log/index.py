@@ -211,8 +211,9 @@ def _packed(first: array[int], second: array[int]) -> bytes:
     return rows.tobytes()
 
 
-def _unpacked(data: bytes) -> tuple[array[int], array[int]]:
-    frames, _good = read_frames(data)
+def _unpacked(data: bytes) -> tuple[array[int], array[int], bool]:
+    """Two columns, and whether all of the file is good."""
+    frames, good = read_frames(data)
     rows = array("q")
     for payload in frames:
         if len(payload) % 16:
@@ -220,7 +221,7 @@ def _unpacked(data: bytes) -> tuple[array[int], array[int]]:
         rows.frombytes(payload)
     if sys.byteorder == "big":
         rows.byteswap()
-    return rows[0::2], rows[1::2]
+    return rows[0::2], rows[1::2], good == len(data)
 
 
 def save(disk: Disk, stem: str, index: SegmentIndex) -> None:
@@ -254,15 +255,15 @@ def remove(disk: Disk, stem: str) -> None:
 def read_rows(disk: Disk, stem: str, *, size_bytes: int, interval_bytes: int) -> SegmentIndex:
     """The rows that the files hold for the first `size_bytes` of the segment, unchecked against
     the log. Nothing where the files are missing or damaged."""
-    offsets, positions = _unpacked(disk.read_file(stem + INDEX_SUFFIX) or b"")
-    times, tied = _unpacked(disk.read_file(stem + TIME_INDEX_SUFFIX) or b"")
+    offsets, positions, is_whole = _unpacked(disk.read_file(stem + INDEX_SUFFIX) or b"")
+    times, tied, are_times_whole = _unpacked(disk.read_file(stem + TIME_INDEX_SUFFIX) or b"")
     rows = min(len(offsets), len(tied))
     index = SegmentIndex(interval_bytes=interval_bytes)
     if not rows or positions[0] != 0 or offsets[:rows] != tied[:rows]:
         return index
     index.offsets, index.positions, index.times = offsets[:rows], positions[:rows], times[:rows]
-    if len(offsets) == len(tied):
-        index.saved_rows = rows
+    if is_whole and are_times_whole and len(offsets) == len(tied):
+        index.saved_rows = rows  # so the next frames may follow
     return index.cut(size_bytes, NO_TIMESTAMP) if positions[rows - 1] >= size_bytes else index
 
 

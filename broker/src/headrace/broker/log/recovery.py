@@ -450,7 +450,7 @@ class _Recovery:
         )
 
     def _index(self, base: int, size: int) -> tuple[index_files.SegmentIndex, BatchHeader | None]:
-        """The segment's index, made whole in its files too."""
+        """The segment's index; files that can't be added to are removed."""
         stem = stem_of(self.directory, base)
         if not size:
             index_files.remove(self.disk, stem)
@@ -463,7 +463,8 @@ class _Recovery:
             )  # fmt: skip
         finally:
             self.disk.close(fd)
-        index_files.save_all(self.disk, stem, found[0])
+        if found[0].saved_rows == 0:
+            index_files.remove(self.disk, stem)  # frames behind a torn one could not be read
         return found
 
     def _first_append_ms(self, base: int, size: int) -> int:
