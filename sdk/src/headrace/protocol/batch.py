@@ -53,7 +53,7 @@ from headrace.protocol.errors import (
     RecordTooLarge,
     UnsupportedFormat,
 )
-from headrace.protocol.record import Headers, Record
+from headrace.protocol.record import NO_HEADERS, Headers, Record
 
 MAGIC = b"HR"
 VERSION = 1
@@ -480,9 +480,9 @@ def records(topic: str, partition: int, data: Buffer, header: BatchHeader) -> li
     )
     heads: Sequence[Headers]
     if columns.headers is None:
-        heads = [{} for _ in range(count)]
+        heads = [NO_HEADERS] * count
     else:
-        heads = [head or {} for head in columns.headers]
+        heads = [head or NO_HEADERS for head in columns.headers]
     return list(
         map(
             Record, [topic] * count, [partition] * count, offsets,

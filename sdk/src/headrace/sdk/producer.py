@@ -10,19 +10,16 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from headrace.protocol import limits
 from headrace.protocol.compression import Codec
 from headrace.protocol.errors import (
     BufferFull,
     Closed,
     HeadraceError,
-    InvalidRequest,
-    InvalidTimestamp,
     PartitionNotFound,
 )
 from headrace.protocol.ids import TopicPartition
 from headrace.protocol.names import check_name
-from headrace.protocol.record import Headers, RecordMetadata
+from headrace.protocol.record import RecordMetadata
 from headrace.sdk.client import Client
 from headrace.sdk.cluster_view import ClusterView
 from headrace.sdk.core.accumulator import (
@@ -34,6 +31,7 @@ from headrace.sdk.core.accumulator import (
 )
 from headrace.sdk.deliveries import Deliveries, Handle, wait_done
 from headrace.sdk.errors import fresh
+from headrace.sdk.rows import Row, bytes_of, check_stamp, column_of, headers_of, slice_that_fits
 from headrace.sdk.sender import Sender, TopicQueues
 from headrace.sdk.serializers import Serializer, serialize_with
 from headrace.sdk.settings import (
@@ -203,7 +201,7 @@ class Producer:
         batch = queue.open
         if batch is None or batch.room < size:
             if size > queue.batch_bytes:
-                self._check_large(queues, _Row(value, None, None, None, size))
+                self._check_large(queues, Row(value, None, None, None, size))
             batch = sender.open_batch(queue, size)
         sender.room -= size
         return Handle(batch, batch.append(value, None, None, sender.now_ms or sender.stamp(), size))
@@ -338,18 +336,18 @@ class Producer:
         sender.refresh_if_old(found)
         return found
 
-    def _row(self, value: Any, key: Any, headers: Mapping[str, Any] | None, stamp: Any) -> _Row:
-        value = _bytes(value, self._dump_value, "value")
-        key = _bytes(key, self._dump_key, "key")
-        checked = _headers(headers) if headers else None
+    def _row(self, value: Any, key: Any, headers: Mapping[str, Any] | None, stamp: Any) -> Row:
+        value = bytes_of(value, self._dump_value, "value")
+        key = bytes_of(key, self._dump_key, "key")
+        checked = headers_of(headers) if headers else None
         size = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"")
         if checked:
             size += headers_size(checked)
         if stamp is not None:
-            _check_stamp(stamp)
-        return _Row(value, key, checked, stamp, size)
+            check_stamp(stamp)
+        return Row(value, key, checked, stamp, size)
 
-    def _put(self, queues: TopicQueues, row: _Row, partition: int | None) -> tuple[Batch, int]:
+    def _put(self, queues: TopicQueues, row: Row, partition: int | None) -> tuple[Batch, int]:
         """Appends a record whose room has been checked."""
         sender = self._started()
         queue = _pick(queues, row.key, partition)
@@ -365,7 +363,7 @@ class Producer:
         sender.room -= size
         return batch, batch.append(row.value, row.key, row.headers, stamp, size)
 
-    def _check_large(self, queues: TopicQueues, row: _Row) -> None:
+    def _check_large(self, queues: TopicQueues, row: Row) -> None:
         sender = self._started()
         check_single(
             queues.view.name,
@@ -403,7 +401,7 @@ class Producer:
     # --- records of a topic not looked up yet ----------------------------------------------------
 
     def _enqueue_unrouted(
-        self, sender: Sender, topic: str, row: _Row, partition: int | None
+        self, sender: Sender, topic: str, row: Row, partition: int | None
     ) -> Handle:
         unrouted = self._unrouted.get(topic)
         if unrouted is None:
@@ -462,10 +460,10 @@ class Producer:
         while start < count:
             queue = _pick(queues, None, partition)
             room = queue.open.room if queue.open is not None else 0
-            chunk, size = _slice_that_fits(values, start, room)
+            chunk, size = slice_that_fits(values, start, room)
             if not chunk:
                 queue.close_open()
-                chunk, size = _slice_that_fits(values, start, queue.batch_bytes - 128)
+                chunk, size = slice_that_fits(values, start, queue.batch_bytes - 128)
             if not chunk:  # The next value is larger than a batch is meant to be, or not bytes.
                 row = self._row(values[start], None, None, None)
                 spans += await self._put_rows(sender, queues.view.name, [row], partition)
@@ -496,13 +494,13 @@ class Producer:
         keys: Iterable[Any] | None,
         headers: Iterable[Mapping[str, Any] | None] | None,
         stamps: Iterable[int | None] | None,
-    ) -> list[_Row]:
+    ) -> list[Row]:
         count = len(values)
-        columns = [_column(column, count) for column in (keys, headers, stamps)]
+        columns = [column_of(column, count) for column in (keys, headers, stamps)]
         return [self._row(*cells) for cells in zip(values, *columns, strict=True)]
 
     async def _put_rows(
-        self, sender: Sender, topic: str, rows: list[_Row], partition: int | None
+        self, sender: Sender, topic: str, rows: list[Row], partition: int | None
     ) -> list[tuple[Batch, int, int]]:
         spans: list[tuple[Batch, int, int]] = []
         queues = await self._queues(topic)
@@ -525,26 +523,6 @@ class Producer:
         return spans
 
 
-class _Row:
-    """One record, checked; `size` is its estimate in a batch."""
-
-    __slots__ = ("headers", "key", "size", "stamp", "value")
-
-    def __init__(
-        self,
-        value: bytes | None,
-        key: bytes | None,
-        headers: Headers | None,
-        stamp: int | None,
-        size: int,
-    ) -> None:
-        self.value = value
-        self.key = key
-        self.headers = headers
-        self.stamp = stamp
-        self.size = size
-
-
 class _Unrouted:
     """Records of a topic that is being looked up. `batch` only stands in for them meanwhile."""
 
@@ -554,7 +532,7 @@ class _Unrouted:
 
     def __init__(self, topic: str, loop: asyncio.AbstractEventLoop) -> None:
         self.batch = Batch(topic, -1, room=0, opened_at=loop.time(), deadline=float("inf"))
-        self.rows: list[tuple[Handle, _Row, int | None]] = []
+        self.rows: list[tuple[Handle, Row, int | None]] = []
 
 
 def _failed_batch(topic: str, error: HeadraceError) -> Batch:
@@ -574,34 +552,6 @@ def _pick(queues: TopicQueues, key: bytes | None, partition: int | None) -> Part
     return queues.queues[partition]
 
 
-def _slice_that_fits(values: Sequence[Any], start: int, room: int) -> tuple[Sequence[bytes], int]:
-    """The longest run from `start` on (at most a guess) that has only bytes and fits `room`."""
-    if room <= 0:
-        return (), 0
-    first = values[start]
-    guess = room // ((len(first) if first.__class__ is bytes else 0) + RECORD_OVERHEAD_BYTES)
-    while guess:
-        chunk = values[start : start + guess]
-        if set(map(type, chunk)) != {bytes}:
-            return (), 0
-        size = sum(map(len, chunk)) + len(chunk) * RECORD_OVERHEAD_BYTES
-        if size <= room:
-            return chunk, size
-        guess = min(guess - 1, len(chunk) * room // size)
-    return (), 0
-
-
-def _column(column: Iterable[Any] | None, count: int) -> Sequence[Any]:
-    if column is None:
-        return [None] * count
-    listed = column if isinstance(column, (list, tuple)) else list(column)
-    if len(listed) != count:
-        raise InvalidRequest(
-            f"there are {count} values but {len(listed)} keys, headers or timestamps"
-        )
-    return listed
-
-
 async def _all_done(spans: list[tuple[Batch, int, int]]) -> BaseException | None:
     """Waits for all; the first failure with a note of how many records it hit."""
     first: HeadraceError | None = None
@@ -618,49 +568,3 @@ async def _all_done(spans: list[tuple[Batch, int, int]]) -> BaseException | None
     total = sum(count for _, _, count in spans)
     error.add_note(f"{failed} of the call's {total} records were not delivered")
     return error
-
-
-def _bytes(given: Any, dump: Any, name: str) -> bytes | None:
-    if given is None or (dump is None and given.__class__ is bytes):
-        return given
-    if dump is not None:
-        given = dump(given)
-    if isinstance(given, bytes):
-        return given
-    if isinstance(given, str) and dump is not None:
-        return given.encode()
-    if isinstance(given, (bytearray, memoryview)):
-        return bytes(given)  # A copy: the caller may change it before it is sent.
-    raise TypeError(
-        f"a record's {name} is bytes or None, got {type(given).__name__}; encode it, or give the"
-        f" producer a {name}_serializer= (headrace.sdk.json, or any function)"
-    )
-
-
-def _headers(given: Mapping[str, Any]) -> Headers:
-    if len(given) > limits.HEADERS_PER_RECORD_MAX:
-        raise InvalidRequest(
-            f"a record has at most {limits.HEADERS_PER_RECORD_MAX} headers, got {len(given)}"
-        )
-    checked: Headers = {}
-    for name, value in given.items():
-        if not isinstance(name, str):
-            raise TypeError(f"a header's name is a str, got {type(name).__name__}")
-        if value is not None and not isinstance(value, (bytes, bytearray, memoryview)):
-            raise TypeError(
-                f"header {name!r} must be bytes or None, got {type(value).__name__}; encode it"
-            )
-        checked[name] = None if value is None else bytes(value)
-    return checked
-
-
-def _check_stamp(stamp: Any) -> None:
-    if not isinstance(stamp, int) or isinstance(stamp, bool):
-        raise TypeError(
-            f"timestamp_ms is a whole number of milliseconds, got {type(stamp).__name__}"
-        )
-    if not limits.TIMESTAMP_MS_MIN <= stamp <= limits.TIMESTAMP_MS_MAX:
-        raise InvalidTimestamp(
-            f"timestamp {stamp} ms is outside the years 1 to 9999; timestamps are milliseconds"
-            " since 1970-01-01T00:00:00Z"
-        )

@@ -25,6 +25,10 @@ from headrace.sdk.settings import ConnectionSettings
 READ_BUFFER_BYTES = 1 << 20
 """aiohttp's default of 64 KiB halves the speed of large answers (measured)."""
 
+JOIN_BYTES = 256 << 10
+"""Bodies up to this are joined and leave with their headers in one system call: two wake the broker
+twice. Above it, copying costs more than the call."""
+
 KEEPALIVE_S = 30.0
 """Idle connections are given up sooner than servers and load balancers usually do (60 s and up), so
 that a request seldom meets a connection that is just being closed."""
@@ -66,8 +70,8 @@ class _Pieces(payload.Payload):
 
     def __init__(self, pieces: Sequence[Buffer], content_type: str) -> None:
         super().__init__(pieces, content_type=content_type)
-        self._pieces = pieces
         self._size = sum(len(piece) for piece in pieces)
+        self._pieces = pieces if self._size > JOIN_BYTES else (b"".join(pieces),)
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         return b"".join(self._pieces).decode(encoding, errors)
