@@ -13,7 +13,8 @@ import pytest
 PARENT = """
 import subprocess, sys, time
 from headrace.cli.dev_cluster import lifeline_command
-child = subprocess.Popen(lifeline_command("-c", "import time; time.sleep(60)"), start_new_session=True)
+command = lifeline_command("-c", "import time; time.sleep(60)")
+child = subprocess.Popen(command, start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(60)
 """
