@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 
 from headrace.broker.core.model import Generation
@@ -154,32 +154,44 @@ class Logs:
         except OSError as error:
             log.warning("unknown directories stay where they are: %s", error)
 
-    async def open(self, where: TopicIdPartition, config: LogConfig) -> Log:
-        """The partition's log, recovered if the former process didn't end cleanly.
+    async def open(self, wanted: Sequence[tuple[TopicIdPartition, LogConfig]]) -> list[Log]:
+        """The partitions' logs, recovered if the former process didn't end cleanly; those that
+        need a look at their files share one job of a thread.
 
         A log that can't be used is answered too, with `failure` set: the partition is offline.
         """
-        checkpoint = self._volume.checkpoints.get(where)
-        start = self._volume.start
-        if checkpoint is None and self._begun:
-            start, checkpoint = StartKind.CLEAN, Checkpoint()
-        opening = partial(
-            open_log,
+        if all(self._needs_no_file(where) for where, _ in wanted):
+            opened = [self._open_one(where, config) for where, config in wanted]
+        else:
+            opened = await self._io.run(
+                lambda: [self._open_one(where, config) for where, config in wanted]
+            )
+        self._open.update({each.partition_id: each for each in opened})
+        return opened
+
+    def _is_new(self, where: TopicIdPartition) -> bool:
+        return self._begun and where not in self._volume.checkpoints
+
+    def _needs_no_file(self, where: TopicIdPartition) -> bool:
+        return self._is_new(where) or (
+            self._volume.start is StartKind.CLEAN and where in self._volume.checkpoints
+        )
+
+    def _open_one(self, where: TopicIdPartition, config: LogConfig) -> Log:
+        is_new = self._is_new(where)
+        opened, report = open_log(
             where,
             self._volume.directory_of(where),
-            start=start,
-            checkpoint=checkpoint,
+            start=StartKind.CLEAN if is_new else self._volume.start,
+            checkpoint=Checkpoint() if is_new else self._volume.checkpoints.get(where),
             config=config,
             context=self._context,
         )
-        needs_no_file = start is StartKind.CLEAN and checkpoint is not None
-        opened, report = opening() if needs_no_file else await self._io.run(opening)
         if report.cut_bytes:
             log.warning(
                 "%s/%d: %d bytes cut off the end after an unclean stop (kept in %d files)",
                 where.topic_id.hex(), where.partition, report.cut_bytes, report.cut_files,
             )  # fmt: skip
-        self._open[where] = opened
         return opened
 
     async def checkpoint(self) -> None:

@@ -282,26 +282,24 @@ class PartitionManager:
             log.error("new partitions can't be made: %s", error)
             self._failures.update(dict.fromkeys(missing, error))
             return
-        for where in missing:
-            await self._open(where)
+        topics = [(where, self._view.topic_by_id(where.topic_id)) for where in missing]
+        wanted = [(where, topic) for where, topic in topics if topic is not None]
+        opened = await self._logs.open(
+            [(where, log_config(self.config(topic))) for where, topic in wanted]
+        )
+        for (_, topic), each in zip(wanted, opened, strict=True):
+            self._attach(topic, each)
 
-    async def _open(self, where: TopicIdPartition) -> None:
-        topic = self._view.topic_by_id(where.topic_id)
-        if topic is None:
-            return
-        config = self.config(topic)
-        opened = await self._logs.open(where, log_config(config))
-        if opened.failure is not None:
-            log.error("%s/%d is offline: %s", topic.name, where.partition, opened.failure)
-        self._attach(topic, opened, config)
-
-    def _attach(self, topic: TopicObject, opened: Log, config: TopicConfig) -> None:
-        self._partitions[opened.partition_id] = Partition(
+    def _attach(self, topic: TopicObject, opened: Log) -> None:
+        partition = Partition(
             topic.name,
             opened,
-            message_bytes_max=config.max_message_bytes,
+            message_bytes_max=self.config(topic).max_message_bytes,
             flusher=self._logs.flusher,
         )
+        self._partitions[opened.partition_id] = partition
+        if opened.failure is not None:
+            log.error("%s is offline: %s", partition.name, opened.failure)
 
     def _on_flushed(self, flushed: Log) -> None:
         partition = self._partitions.get(flushed.partition_id)
