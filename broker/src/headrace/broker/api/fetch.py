@@ -192,18 +192,29 @@ def _is_done(part: FetchPart) -> bool:
 
 
 async def _locate(partition: Partition, part: FetchPart, max_bytes: int) -> LogSlice | None:
-    end_offset = partition.high_watermark
-    if part.until >= 0:
-        end_offset = min(end_offset, _batch_end(part.until))
+    found = await _locate_at(partition, part.offset, max_bytes)
+    if found is not None and 0 <= part.until < found.next_offset:
+        await _cut_at(partition, found, part.until)
+    return found
+
+
+async def _locate_at(partition: Partition, offset: int, max_bytes: int) -> LogSlice | None:
     try:
-        return partition.locate(part.offset, max_bytes=max_bytes, end_offset=end_offset)
+        return partition.locate(offset, max_bytes=max_bytes)
     except BlockingIOError:
-        return await partition.locate_cold(part.offset, max_bytes=max_bytes, end_offset=end_offset)
+        return await partition.locate_cold(offset, max_bytes=max_bytes)
 
 
-def _batch_end(until: int) -> int:
-    """An offset bound that keeps the batch around `until` whole: readers skip what is after it."""
-    return until + limits.RECORDS_PER_BATCH_MAX
+async def _cut_at(partition: Partition, found: LogSlice, until: int) -> None:
+    """Takes the batches that begin at or after `until` out of the slice."""
+    last = await _locate_at(partition, until, 1)
+    if last is None:
+        return
+    with last:
+        if last.base_offset < until:
+            found.cut(last)
+        else:
+            found.cut_before(last)
 
 
 async def _send(request: web.Request, found: Gathered) -> web.StreamResponse:

@@ -62,6 +62,16 @@ class LogSlice:
         for position in range(self.position, end, piece_bytes):
             yield await self._piece(position, min(piece_bytes, end - position))
 
+    def cut(self, other: LogSlice) -> None:
+        """Ends this slice with `other`, a slice of one batch inside it."""
+        self.length = other.position + other.length - self.position
+        self.next_offset = other.next_offset
+
+    def cut_before(self, other: LogSlice) -> None:
+        """Ends this slice before `other`, a slice that begins inside it."""
+        self.length = other.position - self.position
+        self.next_offset = other.base_offset
+
     def close(self) -> None:
         """Lets go of the file; may be called twice."""
         if not self._closed:

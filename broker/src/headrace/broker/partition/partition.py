@@ -233,20 +233,18 @@ class Partition:
             details={"log_start_offset": log.start_offset, "log_end_offset": log.end_offset},
         )
 
-    def locate(self, offset: int, *, max_bytes: int, end_offset: int) -> LogSlice | None:
+    def locate(self, offset: int, *, max_bytes: int) -> LogSlice | None:
         """Committed batches from `offset` on, without blocking.
 
         Raises:
             BlockingIOError: the disk must be asked; then `await locate_cold(...)`.
         """
-        return self.log.locate(
-            offset, max_bytes=max_bytes, end_offset=min(end_offset, self.high_watermark)
-        )
+        return self.log.locate(offset, max_bytes=max_bytes, end_offset=self.high_watermark)
 
-    async def locate_cold(self, offset: int, *, max_bytes: int, end_offset: int) -> LogSlice | None:
+    async def locate_cold(self, offset: int, *, max_bytes: int) -> LogSlice | None:
         """As `locate`, with threads for what is not in memory."""
         return await self.log.locate_cold(
-            offset, max_bytes=max_bytes, end_offset=min(end_offset, self.high_watermark)
+            offset, max_bytes=max_bytes, end_offset=self.high_watermark
         )
 
     async def delete_before(self, offset: int) -> None:
