@@ -42,8 +42,13 @@ async def _run(chosen: settings.Settings) -> int:
     broker = Broker(chosen)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+
+    def on_signal(number: signal.Signals) -> None:
+        log.info("%s: stopping", number.name)
+        stop.set()
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, on_signal, number)
     starting = asyncio.ensure_future(broker.start())
     stopping = asyncio.ensure_future(stop.wait())
     lost = asyncio.ensure_future(broker.overtaken())

@@ -53,7 +53,7 @@ from headrace.broker.stall import StallMeter
 from headrace.broker.store.base import Store
 from headrace.broker.store.sqlite import SqliteStore
 from headrace.broker.tasks import TaskGroup
-from headrace.protocol.errors import InvalidConfig
+from headrace.protocol.errors import HeadraceError, InvalidConfig
 from headrace.protocol.ids import TopicId
 
 log = logging.getLogger(__name__)
@@ -213,7 +213,7 @@ class Broker:
         if self._fetch is not None:
             self._fetch.wake_all()
         if clean and self._coordination is not None:
-            await self._coordination.drain()
+            await say_draining(self._coordination)
         if self._server is not None:
             await self._server.stop()
         await self._tasks.stop()
@@ -244,6 +244,15 @@ class Broker:
             syncs=self._logs.flusher.syncs,
             recovering_remaining=self.lifecycle.recovering_remaining,
         )
+
+
+async def say_draining(coordination: Coordination) -> None:
+    """Tells the cluster that this broker is leaving. A store that can't be reached is no reason
+    to skip the rest of a clean stop: others then learn of it by the lease."""
+    try:
+        await coordination.drain()
+    except HeadraceError as error:
+        log.warning("the cluster wasn't told that this broker is leaving: %s", error)
 
 
 def topic_samples(manager: PartitionManager) -> Iterator[TopicSample]:

@@ -189,8 +189,15 @@ class PartitionManager:
         for start in range(0, len(assigned), OPEN_AT_ONCE):
             part = assigned[start : start + OPEN_AT_ONCE]
             await self._open_all(part)
+            await self._sync_recovered(part)
             lifecycle.recovering_remaining -= len(part)
             await asyncio.sleep(0)
+
+    async def _sync_recovered(self, opened: list[TopicIdPartition]) -> None:
+        """Syncs what a killed process had written and not synced: under flush.policy=batch it is
+        not committed before, and nobody may come by for a long time whose write would do it."""
+        partitions = [self._partitions.get(where) for where in opened]
+        await self._logs.flusher.flush_all(each.log for each in partitions if each is not None)
 
     def _all_mine(self) -> list[TopicIdPartition]:
         return [
