@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import asyncio
 import struct
-import sys
-import threading
 import time
 from dataclasses import dataclass, field
 
+from headrace.cli.bench.precise_timer import PreciseTimer
 from headrace.cli.bench.stats import percentile, quantiles
 from headrace.protocol.errors import BufferFull, HeadraceError, RequestTimedOut
 from headrace.sdk import Consumer, Producer
@@ -25,8 +24,12 @@ STAMP = struct.Struct("<qq")
 STALLED_S = 20.0
 """No record for so long before the end: the benchmark fails."""
 
-TICK_S = 0.0002
-"""Shortest sleep between two looks at the schedule."""
+TICK_NS = 100_000
+"""Shortest pause between two looks at the schedule: at high rates some records go together, and
+what that costs them is counted."""
+
+LEAD_NS = 50_000_000
+"""From starting the schedule to its first record."""
 
 _WARM_UP = -1
 
@@ -71,15 +74,12 @@ async def measure_latency(
 ) -> dict[str, float]:
     """One round; all figures but the rate in milliseconds."""
     schedule = Schedule(topic=topic, records=records, rate=rate, size_bytes=size)
-    switch_interval = sys.getswitchinterval()
-    sys.setswitchinterval(TICK_S)  # the clock's thread must not wait 5 ms for the interpreter lock
+    await _meet(producer, consumer, topic, size)
+    timer = _start(schedule, producer)
     try:
-        await _meet(producer, consumer, topic, size)
-        clock = _start_clock(schedule, producer)
         latencies = await _receive(consumer, schedule)
-        await asyncio.to_thread(clock.join)
     finally:
-        sys.setswitchinterval(switch_interval)
+        timer.close()
     elapsed_s = (time.perf_counter_ns() - schedule.first_due_ns) / 1e9
     figures = {f"{name}_ms": value / 1e6 for name, value in quantiles(latencies).items()}
     figures["sent_late_p99_ms"] = percentile(sorted(schedule.late_ns), 0.99) / 1e6
@@ -96,24 +96,18 @@ async def _meet(producer: Producer, consumer: Consumer, topic: str, size: int) -
                 return
 
 
-def _start_clock(schedule: Schedule, producer: Producer) -> threading.Thread:
-    """A thread that wakes the loop when records are due: the loop's own timers are exact to a
-    millisecond only, more than what is measured."""
-    loop = asyncio.get_running_loop()
-    schedule.first_due_ns = time.perf_counter_ns() + 50_000_000
+def _start(schedule: Schedule, producer: Producer) -> PreciseTimer:
+    """Begin to send on schedule; the timer wakes the loop whenever something is due."""
 
-    def keep_time() -> None:
-        while not schedule.is_over:
-            wait_s = (schedule.due_ns(schedule.sent) - time.perf_counter_ns()) / 1e9
-            time.sleep(max(wait_s, TICK_S))
-            try:
-                loop.call_soon_threadsafe(schedule.send_due, producer)
-            except RuntimeError:  # the loop is closed: the benchmark was interrupted
-                return
+    def on_due() -> None:
+        schedule.send_due(producer)
+        if not schedule.is_over:
+            timer.set(max(schedule.due_ns(schedule.sent), time.perf_counter_ns() + TICK_NS))
 
-    clock = threading.Thread(target=keep_time, name="bench-clock", daemon=True)
-    clock.start()
-    return clock
+    timer = PreciseTimer(on_due)
+    schedule.first_due_ns = time.perf_counter_ns() + LEAD_NS
+    timer.set(schedule.first_due_ns)
+    return timer
 
 
 async def _receive(consumer: Consumer, schedule: Schedule) -> list[float]:
