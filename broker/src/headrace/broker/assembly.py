@@ -48,6 +48,7 @@ from headrace.broker.log.volume import Volume
 from headrace.broker.metrics import BrokerSample, Metrics, StateCollector, TopicSample
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
+from headrace.broker.partition.quotas import Quotas
 from headrace.broker.settings import Settings
 from headrace.broker.stall import StallMeter
 from headrace.broker.store.base import Store
@@ -61,6 +62,9 @@ log = logging.getLogger(__name__)
 SECRET_BYTES = 32
 FLUSH_TICK_S = 0.1
 """How exactly flush.ms is kept."""
+
+GOODBYE_S = 5.0
+"""How long each of the two words to the store at a stop may take (draining, lease given up)."""
 
 SPACE_INTERVAL_S = 1.0
 """Pause between two looks at the free space, besides those that writes cause."""
@@ -137,16 +141,23 @@ class Broker:
         settings, clock = self.settings, self._clock
         policy = Policy(load_secret(settings))
         disk = DiskGuard(settings.data_dir, reserve_bytes=settings.disk_reserve_bytes)
+        quotas = Quotas(
+            clock, client_produce=settings.client_produce_rate,
+            client_fetch=settings.client_fetch_rate,
+        )  # fmt: skip
         manager = PartitionManager(
-            logs, coordination.view, broker_id=settings.broker_id, clock=clock
-        )
+            logs, coordination.view, broker_id=settings.broker_id,
+            partitions_max=settings.partitions_max, quotas=quotas, clock=clock,
+        )  # fmt: skip
         groups = GroupCoordinator(clock, self._load_groups)
         self._connect(manager, groups)
         fetch = self._fetch = Fetch(
             manager, policy=policy, clock=clock, settings=settings, inflight=self._inflight,
-            lifecycle=self.lifecycle,
+            lifecycle=self.lifecycle, quotas=quotas,
         )  # fmt: skip
-        produce = Produce(manager, policy=policy, clock=clock, metrics=self._metrics, disk=disk)
+        produce = Produce(
+            manager, policy=policy, clock=clock, metrics=self._metrics, disk=disk, quotas=quotas
+        )
         handlers = Handlers(
             produce=produce,
             fetch=fetch,
@@ -163,7 +174,9 @@ class Broker:
         self._tasks.every(SPACE_INTERVAL_S, refresh(disk), name="disk-space")
         self._metrics.registry.register(
             StateCollector(
-                lambda: self._broker_sample(manager, disk), lambda: topic_samples(manager), STATES
+                lambda: self._broker_sample(manager, disk, quotas),
+                lambda: topic_samples(manager),
+                STATES,
             )
         )
         return manager
@@ -213,14 +226,14 @@ class Broker:
         if self._fetch is not None:
             self._fetch.wake_all()
         if clean and self._coordination is not None:
-            await say_draining(self._coordination)
+            await tell_cluster(self._coordination.drain())
         if self._server is not None:
             await self._server.stop()
         await self._tasks.stop()
         if self._logs is not None:
             await self._logs.close(clean=clean)
         if self._coordination is not None:
-            await self._coordination.stop(clean=clean)
+            await tell_cluster(self._coordination.stop(clean=clean))
         if self._store is not None:
             await self._store.close()
         self.lifecycle.state = STOPPED
@@ -229,7 +242,9 @@ class Broker:
 
     # --- numbers ----------------------------------------------------------------------------------
 
-    def _broker_sample(self, manager: PartitionManager, disk: DiskGuard) -> BrokerSample:
+    def _broker_sample(
+        self, manager: PartitionManager, disk: DiskGuard, quotas: Quotas
+    ) -> BrokerSample:
         assert self._logs is not None
         self._metrics.loop_stall.set(self._stall.max_s)
         return BrokerSample(
@@ -238,7 +253,7 @@ class Broker:
             offline_partitions=manager.offline_count,
             open_files=self._logs.open_files,
             inflight_bytes=self._inflight.used_bytes,
-            throttled=self._inflight.refused,
+            throttled=self._inflight.refused + quotas.throttled,
             disk_free_bytes=disk.space.free_bytes,
             storage_full=disk.space.is_full,
             syncs=self._logs.flusher.syncs,
@@ -246,13 +261,16 @@ class Broker:
         )
 
 
-async def say_draining(coordination: Coordination) -> None:
-    """Tells the cluster that this broker is leaving. A store that can't be reached is no reason
-    to skip the rest of a clean stop: others then learn of it by the lease."""
+async def tell_cluster(goodbye: Awaitable[None]) -> None:
+    """One word to the store at the end. A store that can't be reached is no reason to skip the rest
+    of a clean stop, nor to wait for long: others then learn of it by the lease."""
     try:
-        await coordination.drain()
+        async with asyncio.timeout(GOODBYE_S):
+            await goodbye
+    except TimeoutError:
+        log.warning("the cluster wasn't told of the stop: no answer in %g s", GOODBYE_S)
     except HeadraceError as error:
-        log.warning("the cluster wasn't told that this broker is leaving: %s", error)
+        log.warning("the cluster wasn't told of the stop: %s", error)
 
 
 def topic_samples(manager: PartitionManager) -> Iterator[TopicSample]:

@@ -85,6 +85,15 @@ class Settings:
     checkpoint_interval_ms: int = _key(
         "checkpoint.interval.ms", 5_000, "Pause between two writes of the recovery checkpoint."
     )
+    partitions_max: int = _key(
+        "partitions.max", 20_000, "Partitions on this broker; topics that need more are refused."
+    )
+    client_produce_rate: int = _key(
+        "client.producer.byte.rate", -1, "Bytes a second each client may send here; -1: no bound."
+    )
+    client_fetch_rate: int = _key(
+        "client.consumer.byte.rate", -1, "Bytes a second each client may read here; -1: no bound."
+    )
     drain_timeout_ms: int = _key(
         "drain.timeout.ms", 30_000, "How long a stop waits for requests that are under way."
     )
@@ -132,11 +141,20 @@ class Settings:
                 f"advertised.url: {self.advertised_url!r} doesn't start with http:// or https://"
             )
         for item in dataclasses.fields(self):
-            may_be_zero = item.name in {"port", "health_port", "broker_id"}
-            if item.type == "int" and not may_be_zero and getattr(self, item.name) < 1:
+            if item.type == "int" and item.name not in _NOT_COUNTS and getattr(self, item.name) < 1:
                 raise InvalidConfig(f"{item.metadata['key']}: must be at least 1")
+        for key, rate in (
+            ("client.producer.byte.rate", self.client_produce_rate),
+            ("client.consumer.byte.rate", self.client_fetch_rate),
+        ):
+            if rate != -1 and rate < 1:
+                raise InvalidConfig(f"{key}: {rate} is neither -1 nor at least 1")
         return self
 
+
+_NOT_COUNTS = frozenset(
+    {"port", "health_port", "broker_id", "client_produce_rate", "client_fetch_rate"}
+)
 
 _BY_KEY = {item.metadata["key"]: item for item in dataclasses.fields(Settings)}
 

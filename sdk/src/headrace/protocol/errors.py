@@ -7,12 +7,12 @@ The tree is split by who must act:
     │   ├── InvalidRequest  InvalidName  InvalidConfig  InvalidTimestamp  UnsupportedMediaType
     │   ├── UnsupportedFormat  PayloadTooLarge  RecordTooLarge  CorruptBatch
     │   ├── TopicNotFound  PartitionNotFound  GroupNotFound  BrokerNotFound  PathNotFound
-    │   ├── MethodNotAllowed  TopicExists  OffsetOutOfRange
+    │   ├── MethodNotAllowed  TopicExists  LimitExceeded  OffsetOutOfRange
     │   └── Fenced  OutOfOrderSequence  Unauthenticated  Forbidden
     ├── RetriableError         the same call may work in a moment; the SDK does that for you
     │   ├── NotLeader  NotCoordinator  FencedEpoch  UnknownEpoch  StoreUnavailable  Conflict
     │   ├── NotEnoughReplicas  NotEnoughReplicasAfterAppend  RequestTimedOut
-    │   └── Throttled  StorageFull  PartitionOffline  BrokerUnavailable  SlowRequest
+    │   └── Throttled  TopicFull  StorageFull  PartitionOffline  BrokerUnavailable  SlowRequest
     ├── ClientError            raised by the SDK itself, never sent by a broker
     │   └── ConnectionFailed  DeliveryTimeout  BufferFull  Closed
     └── InternalError          a fault of ours; the broker's log has the trace
@@ -175,6 +175,13 @@ class TopicExists(CallerError):
     status = 409
 
 
+class LimitExceeded(CallerError):
+    """The request would go over a limit of the broker; the message names it."""
+
+    code = "limit_exceeded"
+    status = 409
+
+
 class OffsetOutOfRange(CallerError):
     """The offset lies before the log's start or after its end; `details` has both."""
 
@@ -275,6 +282,14 @@ class Throttled(RetriableError):
     """Too much in flight or over a quota; `retry_after_ms` says when to come back."""
 
     code = "throttled"
+    status = 429
+
+
+class TopicFull(RetriableError):
+    """The partition holds `retention.bytes` and the topic says `overflow=reject`: nothing was
+    written. Records leave by `retention.ms` or when they are deleted."""
+
+    code = "topic_full"
     status = 429
 
 

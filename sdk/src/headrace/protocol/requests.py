@@ -16,6 +16,9 @@ from headrace.protocol import limits
 BATCH_MEDIA_TYPE = "application/vnd.headrace.batch"
 """Content type of `/v1/produce` and `/v1/fetch`, both ways."""
 
+CLIENT_HEADER = "X-Headrace-Client"
+"""Header with the client's id, for logs and for the byte rates of clients."""
+
 ACKS_ALL = -1
 ACKS_LEADER = 1
 ACKS_NONE = 0

@@ -22,6 +22,7 @@ from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.log.slices import LogSlice
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
+from headrace.broker.partition.quotas import Quotas
 from headrace.broker.partition.waiters import ReadWaiter
 from headrace.broker.settings import Settings
 from headrace.protocol import framing, limits
@@ -30,6 +31,7 @@ from headrace.protocol.errors import HeadraceError, InvalidRequest
 from headrace.protocol.ids import TopicId, TopicIdPartition
 from headrace.protocol.requests import (
     BATCH_MEDIA_TYPE,
+    CLIENT_HEADER,
     FetchPart,
     FetchRequest,
     FetchResponse,
@@ -46,12 +48,15 @@ _decoder = msgspec.msgpack.Decoder(FetchRequest)
 
 @dataclass(slots=True)
 class Gathered:
-    """What is there to answer with. `urgent`: don't wait for more."""
+    """What is there to answer with. `urgent`: don't wait for more. `throttle_s`: what the topics'
+    rates ask the reader to wait before it comes again."""
 
     results: list[FetchResult] = field(default_factory=list)
     slices: list[LogSlice] = field(default_factory=list)
+    partitions: list[Partition] = field(default_factory=list)
     size_bytes: int = 0
     urgent: bool = False
+    throttle_s: float = 0.0
 
     def close(self) -> None:
         """Lets go of the files."""
@@ -71,6 +76,7 @@ class Fetch:
         settings: Settings,
         inflight: Inflight,
         lifecycle: Lifecycle,
+        quotas: Quotas,
     ) -> None:
         self._manager = manager
         self._policy = policy
@@ -78,12 +84,15 @@ class Fetch:
         self._settings = settings
         self._inflight = inflight
         self._lifecycle = lifecycle
+        self._quotas = quotas
         self._waiting: set[ReadWaiter] = set()
 
     async def handle(self, call: Call) -> web.StreamResponse:
         """POST /v1/fetch."""
         request, rest = framing.split(call.body, _decoder)
         _check(request, len(rest))
+        rate = self._quotas.client(call.request.headers.get(CLIENT_HEADER)).fetch
+        self._quotas.require(rate, whose="this client")
         with ExitStack() as open_files:
             found = await self.gather(
                 request.parts,
@@ -94,7 +103,8 @@ class Fetch:
             )
             open_files.callback(found.close)
             open_files.enter_context(self._inflight.hold(found.size_bytes))
-            return await _send(call.request, found)
+            wait_s = max(found.throttle_s, self._quotas.charge(rate, found.size_bytes))
+            return await _send(call.request, found, throttle_ms=int(wait_s * 1000))
 
     def wake_all(self) -> None:
         """Ends all waiting polls with what there is: the broker is going down."""
@@ -111,6 +121,24 @@ class Fetch:
         max_wait_ms: int,
     ) -> Gathered:
         """What the parts have to say, once it is `min_bytes`, urgent, or time."""
+        found = await self._wait_for(
+            parts, principal, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=max_wait_ms
+        )
+        for partition, each in zip(found.partitions, found.slices, strict=True):
+            partition.stats.bytes_out += each.length
+            delay_s = self._quotas.charge(partition.rates.fetch, each.length)
+            found.throttle_s = max(found.throttle_s, delay_s)
+        return found
+
+    async def _wait_for(
+        self,
+        parts: Sequence[FetchPart],
+        principal: Principal,
+        *,
+        min_bytes: int,
+        max_bytes: int,
+        max_wait_ms: int,
+    ) -> Gathered:
         wait_s = min(max_wait_ms, self._settings.fetch_wait_ms_max) / 1000
         deadline = self._clock.monotonic() + wait_s
         found = await self._look(parts, max_bytes, principal)
@@ -166,6 +194,7 @@ class Fetch:
         try:
             partition = self._manager.find(where)
             self._policy.authorize(principal, "read", f"topic:{partition.topic}")
+            self._quotas.require(partition.rates.fetch, whose=f"topic {partition.topic!r}")
             partition.require_usable(part.leader_epoch)
             partition.check_readable(part.offset)
             slice_ = None
@@ -183,7 +212,7 @@ class Fetch:
             result.length = slice_.length
             found.size_bytes += slice_.length
             found.slices.append(slice_)
-            partition.stats.bytes_out += slice_.length
+            found.partitions.append(partition)
         found.urgent = found.urgent or _is_done(part)
 
 
@@ -217,8 +246,8 @@ async def _cut_at(partition: Partition, found: LogSlice, until: int) -> None:
             found.cut_before(last)
 
 
-async def _send(request: web.Request, found: Gathered) -> web.StreamResponse:
-    head = framing.head(FetchResponse(0, found.results))
+async def _send(request: web.Request, found: Gathered, *, throttle_ms: int) -> web.StreamResponse:
+    head = framing.head(FetchResponse(throttle_ms, found.results))
     if found.size_bytes <= PIECE_BYTES:
         body = b"".join([head, *[await _whole(each) for each in found.slices]])
         return web.Response(body=body, content_type=BATCH_MEDIA_TYPE)

@@ -15,10 +15,12 @@ from aiohttp import web
 from headrace.broker.api.auth import Policy, Principal
 from headrace.broker.api.endpoint import Call
 from headrace.broker.clock import Clock
+from headrace.broker.core.quota import ByteRate
 from headrace.broker.disk_space import DiskGuard
 from headrace.broker.metrics import Metrics
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
+from headrace.broker.partition.quotas import Quotas
 from headrace.protocol import framing, limits
 from headrace.protocol.errors import Forbidden, HeadraceError, InvalidRequest, RequestTimedOut
 from headrace.protocol.ids import TopicId, TopicIdPartition
@@ -28,6 +30,7 @@ from headrace.protocol.requests import (
     ACKS_LEADER,
     ACKS_NONE,
     BATCH_MEDIA_TYPE,
+    CLIENT_HEADER,
     ProducePart,
     ProduceRequest,
     ProduceResponse,
@@ -41,12 +44,27 @@ _decoder = msgspec.msgpack.Decoder(ProduceRequest)
 
 
 @dataclass(slots=True)
-class Pending:
-    """A batch that is written and waits to be committed."""
+class Outcome:
+    """What became of one batch: refused (`error`), or written in `partition` up to `last_offset`,
+    where its commit is waited for."""
 
-    partition: Partition
-    last_offset: int
     result: ProduceResult
+    partition: Partition | None = None
+    last_offset: int = -1
+    throttle_s: float = 0.0
+    error: HeadraceError | None = None
+
+    def refuse(self, error: HeadraceError) -> None:
+        """Makes it a refusal."""
+        self.error = error
+        result = self.result
+        result.error, result.message, result.base_offset = error.code, error.message, -1
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it is written and not committed yet."""
+        partition = self.partition
+        return partition is not None and self.last_offset >= partition.high_watermark
 
 
 class Produce:
@@ -60,106 +78,111 @@ class Produce:
         clock: Clock,
         metrics: Metrics,
         disk: DiskGuard,
+        quotas: Quotas,
     ) -> None:
         self._manager = manager
         self._policy = policy
         self._clock = clock
         self._metrics = metrics
         self._disk = disk
+        self._quotas = quotas
 
     async def handle(self, call: Call) -> web.StreamResponse:
         """POST /v1/produce."""
         request, data = framing.split(call.body, _decoder)
         _check(request, len(data))
-        results, pending = await self._append_all(request, data, call.principal)
+        rate = self.admit(call)
+        outcomes = await self._append_all(request, data, call.principal)
+        wait_s = self._quotas.charge(rate, len(data))
+        wait_s = max(wait_s, *[each.throttle_s for each in outcomes], 0.0)
         if request.acks == ACKS_ALL:
-            await self.wait(pending, timeout_ms=request.timeout_ms)
-        body = framing.head(ProduceResponse(0, results))
+            await self.wait(outcomes, timeout_ms=request.timeout_ms)
+        body = framing.head(ProduceResponse(int(wait_s * 1000), [each.result for each in outcomes]))
         return web.Response(body=body, content_type=BATCH_MEDIA_TYPE)
+
+    def admit(self, call: Call) -> ByteRate:
+        """The client's allowance, for charging it later.
+
+        Raises:
+            Throttled: the client is over its rate and didn't wait.
+        """
+        rate = self._quotas.client(call.request.headers.get(CLIENT_HEADER)).produce
+        self._quotas.require(rate, whose="this client")
+        return rate
 
     async def _append_all(
         self, request: ProduceRequest, data: memoryview, principal: Principal
-    ) -> tuple[list[ProduceResult], list[Pending]]:
-        results, pending = [], []
+    ) -> list[Outcome]:
+        outcomes = []
         position = 0
         for part in request.parts:
             batch = data[position : position + part.length]
             position += part.length
             where = TopicIdPartition(TopicId(part.topic_id), part.partition)
-            outcome = await self.append(where, batch, acks=request.acks, principal=principal)
-            results.append(outcome.result)
-            if outcome.partition is not None:
-                pending.append(Pending(outcome.partition, outcome.last_offset, outcome.result))
-        return results, pending
+            outcomes.append(await self.append(where, batch, acks=request.acks, principal=principal))
+        return outcomes
 
     async def append(
         self, where: TopicIdPartition, batch: memoryview, *, acks: int, principal: Principal
     ) -> Outcome:
         """Appends one batch; a refusal is a result like any other and doesn't stop the rest."""
         result = ProduceResult(where.topic_id, where.partition)
+        outcome = Outcome(result)
         try:
             partition = self._manager.find(where)
             self._require_allowed(principal, partition)
+            self._quotas.require(partition.rates.produce, whose=f"topic {partition.topic!r}")
             self._disk.require_room(len(batch))
             if not partition.knows_producers:
                 await partition.learn_producers()
             appended, _ = partition.append(batch, acks=acks, now_ms=self._clock.now_ms())
         except HeadraceError as error:
             self._metrics.produce_rejected.labels(error.code).inc()
-            refuse(result, error)
-            return Outcome(result, None, -1)
+            outcome.refuse(error)
+            return outcome
         result.base_offset = appended.base_offset
         result.append_time_ms = appended.append_time_ms
         result.log_start_offset = partition.log.start_offset
-        return Outcome(result, partition, appended.last_offset)
+        outcome.partition, outcome.last_offset = partition, appended.last_offset
+        outcome.throttle_s = self._quotas.charge(partition.rates.produce, len(batch))
+        return outcome
 
     def _require_allowed(self, principal: Principal, partition: Partition) -> None:
         self._policy.authorize(principal, "write", f"topic:{partition.topic}")
         if is_internal(partition.topic):
             raise Forbidden(f"topic {partition.topic!r} is the system's own; clients only read it")
 
-    async def wait(self, pending: list[Pending], *, timeout_ms: int) -> None:
+    async def wait(self, outcomes: list[Outcome], *, timeout_ms: int) -> None:
         """Waits until all are committed; marks those that aren't in time."""
-        late = [each for each in pending if each.last_offset >= each.partition.high_watermark]
+        late = [each for each in outcomes if each.is_late]
         if not late:
             return
-        tasks = [asyncio.ensure_future(each.partition.committed(each.last_offset)) for each in late]
+        tasks = [
+            asyncio.ensure_future(each.partition.committed(each.last_offset))
+            for each in late
+            if each.partition is not None
+        ]
         try:
             await asyncio.wait(tasks, timeout=timeout_ms / 1000)
         finally:
             for task in tasks:
                 task.cancel()
         for each, task in zip(late, tasks, strict=True):
-            _mark(each.result, task, timeout_ms)
+            _mark(each, task, timeout_ms)
 
 
-@dataclass(slots=True)
-class Outcome:
-    """A result, and where to wait for its commit unless it was refused."""
-
-    result: ProduceResult
-    partition: Partition | None
-    last_offset: int
-
-
-def refuse(result: ProduceResult, error: HeadraceError) -> None:
-    """Turns the result into that of a refusal."""
-    result.error, result.message, result.base_offset = error.code, error.message, -1
-
-
-def _mark(result: ProduceResult, task: asyncio.Future[None], timeout_ms: int) -> None:
+def _mark(outcome: Outcome, task: asyncio.Future[None], timeout_ms: int) -> None:
     if not task.done() or task.cancelled():
-        refuse(
-            result,
+        outcome.refuse(
             RequestTimedOut(
                 f"written, but not committed within {timeout_ms} ms; it may still be, and an"
                 " idempotent producer's retry is deduplicated"
-            ),
+            )
         )
         return
     error = task.exception()
     if isinstance(error, HeadraceError):
-        refuse(result, error)
+        outcome.refuse(error)
     elif error is not None:
         raise error
 

@@ -15,7 +15,7 @@ from headrace.broker.api.endpoint import Call, json_answer
 from headrace.broker.api.fetch import Fetch
 from headrace.broker.api.inflight import Inflight
 from headrace.broker.api.json_records import Placed
-from headrace.broker.api.produce import TIMEOUT_MS_MAX, Outcome, Pending, Produce
+from headrace.broker.api.produce import TIMEOUT_MS_MAX, Outcome, Produce
 from headrace.broker.clock import Clock
 from headrace.broker.core.topic_config import TopicConfig
 from headrace.broker.partition.manager import PartitionManager
@@ -33,7 +33,7 @@ from headrace.protocol.models import (
     Name,
     Partition,
 )
-from headrace.protocol.requests import ACKS_ALL, ACKS_NAMES, FetchPart, ProduceResult
+from headrace.protocol.requests import ACKS_ALL, ACKS_NAMES, FetchPart
 
 INLINE_BYTES = 64 * 1024
 """JSON and batches up to this are handled on the loop, larger ones by a thread."""
@@ -90,6 +90,7 @@ class Records:
         body: JsonProduce = call.body
         topic = self._manager.writable_topic(call.path.topic)
         config = self._manager.config(topic)
+        rate = self._produce.admit(call)
         placed = await self._encode(body.records, topic.partition_count, config, call)
         outcomes = [
             await self._produce.append(
@@ -100,8 +101,9 @@ class Records:
             )
             for each in placed
         ]
+        rate.charge(sum(len(each.batch) for each in placed), self._clock.monotonic())
         if acks == ACKS_ALL:
-            await self._produce.wait(_pending(outcomes), timeout_ms=call.query.timeout_ms)
+            await self._produce.wait(outcomes, timeout_ms=call.query.timeout_ms)
         return _produced(len(body.records), placed, outcomes)
 
     async def _encode(
@@ -175,34 +177,25 @@ def _start(text: str, earliest: int, latest: int) -> int:
     return int(text)
 
 
-def _pending(outcomes: list[Outcome]) -> list[Pending]:
-    return [
-        Pending(each.partition, each.last_offset, each.result)
-        for each in outcomes
-        if each.partition is not None
-    ]
-
-
 def _produced(count: int, placed: list[Placed], outcomes: list[Outcome]) -> web.Response:
     answers: list[JsonProduced | None] = [None] * count
     failed: HeadraceError | None = None
     written = 0
     for each, outcome in zip(placed, outcomes, strict=True):
-        result = outcome.result
-        if result.error is None:
+        if outcome.error is None:
             written += 1
         else:
-            failed = from_code(result.error, result.message or "")
+            failed = outcome.error
         for rank, index in enumerate(each.indexes):
-            answers[index] = _one(each, rank, result)
+            answers[index] = _one(each, rank, outcome)
     if failed is not None and not written:
         raise failed
     body = JsonProduceAnswer([answer for answer in answers if answer is not None])
     return json_answer(body, status=200 if failed is None else 207)
 
 
-def _one(placed: Placed, rank: int, result: ProduceResult) -> JsonProduced:
-    if result.error is not None:
-        error = from_code(result.error, result.message or "")
-        return JsonProduced(placed.partition, error=ErrorBody.of(error))
-    return JsonProduced(placed.partition, result.base_offset + rank, placed.timestamps[rank])
+def _one(placed: Placed, rank: int, outcome: Outcome) -> JsonProduced:
+    if outcome.error is not None:
+        return JsonProduced(placed.partition, error=ErrorBody.of(outcome.error))
+    offset = outcome.result.base_offset + rank
+    return JsonProduced(placed.partition, offset, placed.timestamps[rank])

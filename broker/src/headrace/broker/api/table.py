@@ -29,6 +29,7 @@ _WRITE_ERRORS = (
     errors.RecordTooLarge,
     errors.InvalidTimestamp,
     errors.StorageFull,
+    errors.TopicFull,
     errors.NotEnoughReplicas,
     errors.RequestTimedOut,
 )
@@ -84,7 +85,8 @@ class Handlers:
                 summary="Makes a topic.", body=models.TopicCreate, answer=models.TopicInfo,
                 status=201,
                 errors=(
-                    errors.InvalidName, errors.InvalidConfig, errors.TopicExists, *_STORE_ERRORS,
+                    errors.InvalidName, errors.InvalidConfig, errors.TopicExists,
+                    errors.LimitExceeded, *_STORE_ERRORS,
                 ),
             ),
             Endpoint(
@@ -96,7 +98,9 @@ class Handlers:
                 method="PATCH", path=routes.TOPIC, handler=topics.alter, action="alter",
                 summary="Changes settings or adds partitions.", body=models.TopicAlter,
                 answer=models.TopicInfo, path_model=TopicPath,
-                errors=(*_TOPIC_ERRORS, errors.InvalidConfig, *_STORE_ERRORS),
+                errors=(
+                    *_TOPIC_ERRORS, errors.InvalidConfig, errors.LimitExceeded, *_STORE_ERRORS,
+                ),
             ),
             Endpoint(
                 method="DELETE", path=routes.TOPIC, handler=topics.delete, action="delete",

@@ -51,6 +51,7 @@ class Topics:
     async def create(self, call: Call) -> web.StreamResponse:
         """POST /v1/topics."""
         body: TopicCreate = call.body
+        self._manager.require_room_for(body.partitions or 1)
         topic = await to_the_end(
             self._coordination.create_topic(
                 check_user_topic(body.name),
@@ -89,7 +90,9 @@ class Topics:
     async def alter(self, call: Call) -> web.StreamResponse:
         """PATCH /v1/topics/{topic}."""
         body: TopicAlter = call.body
-        name = self._manager.writable_topic(call.path.topic).name
+        before = self._manager.writable_topic(call.path.topic)
+        self._manager.require_room_for(max(0, (body.partitions or 0) - before.partition_count))
+        name = before.name
         topic = await to_the_end(
             self._coordination.alter_topic(name, config=body.config, partitions=body.partitions)
         )

@@ -19,6 +19,7 @@ INT64_MAX = (1 << 63) - 1
 REPLICAS_MAX = 32
 
 CleanupPolicy = Literal["delete", "compact"]
+Overflow = Literal["discard", "reject"]
 FlushPolicy = Literal["none", "interval", "batch"]
 CompressionType = Literal["producer", "none", "lz4", "zstd"]
 Source = Literal["topic", "cluster", "default"]
@@ -62,6 +63,9 @@ class TopicConfig:
     flush_policy: FlushPolicy
     flush_ms: int
     unclean_leader_election: bool
+    overflow: Overflow
+    producer_byte_rate: int
+    consumer_byte_rate: int
 
 
 _KEYS = (
@@ -101,6 +105,24 @@ _KEYS = (
     ConfigKey(
         "max.message.bytes", "int", 1_048_588, "The largest batch that is taken, as sent.",
         low=88, high=BATCH_BYTES_MAX,
+    ),
+    ConfigKey(
+        "overflow", "word", "discard",
+        "What happens at retention.bytes: discard removes the oldest segments, reject refuses new"
+        " records (topic_full) until some have left by retention.ms or were deleted.",
+        choices=("discard", "reject"),
+    ),
+    ConfigKey(
+        "producer.byte.rate", "int", -1,
+        "Bytes a second that all producers together may send to the topic on one broker; -1 is no"
+        " bound. Over it answers ask for a delay, and who doesn't wait is refused (throttled).",
+        low=-1,
+    ),
+    ConfigKey(
+        "consumer.byte.rate", "int", -1,
+        "Bytes a second that all consumers together may read from the topic on one broker; -1 is"
+        " no bound.",
+        low=-1,
     ),
     ConfigKey(
         "compression.type", "word", "producer",
@@ -223,6 +245,9 @@ def resolve(
         flush_policy=cast(FlushPolicy, flush),
         flush_ms=int(value["flush.ms"]),
         unclean_leader_election=bool(value["unclean.leader.election.enable"]),
+        overflow=cast(Overflow, value["overflow"]),
+        producer_byte_rate=int(value["producer.byte.rate"]),
+        consumer_byte_rate=int(value["consumer.byte.rate"]),
     )
 
 

@@ -33,9 +33,11 @@ from headrace.broker.log.config import FlushPolicy, LogConfig
 from headrace.broker.log.log import Log
 from headrace.broker.log.logs import Logs
 from headrace.broker.partition.partition import Partition
+from headrace.broker.partition.quotas import Quotas
 from headrace.protocol.errors import (
     Forbidden,
     HeadraceError,
+    LimitExceeded,
     NotLeader,
     PartitionNotFound,
     PartitionOffline,
@@ -53,8 +55,19 @@ OPEN_AT_ONCE = 64
 class PartitionManager:
     """Finds partitions for those who serve requests, and keeps them as the view says."""
 
-    def __init__(self, logs: Logs, view: ClusterView, *, broker_id: int, clock: Clock) -> None:
+    def __init__(
+        self,
+        logs: Logs,
+        view: ClusterView,
+        *,
+        broker_id: int,
+        partitions_max: int,
+        quotas: Quotas,
+        clock: Clock,
+    ) -> None:
         self._logs = logs
+        self._quotas = quotas
+        self._partitions_max = partitions_max
         self._view = view
         self._clock = clock
         self._broker_id = broker_id
@@ -113,6 +126,19 @@ class PartitionManager:
     def config(self, topic: TopicObject) -> TopicConfig:
         """The topic's settings in force, typed."""
         return topic_config.resolve(topic.config, self._defaults(), replicas=topic.replicas)
+
+    def require_room_for(self, more: int) -> None:
+        """Refuses `more` partitions beyond the broker's limit.
+
+        Raises:
+            LimitExceeded: with the limit's name.
+        """
+        held = len(self._partitions) + len(self._failures)
+        if held + more > self._partitions_max:
+            raise LimitExceeded(
+                f"this broker has {held} partitions, {more} more would go over partitions.max"
+                f" ({self._partitions_max}): use fewer partitions, delete topics, or raise it"
+            )
 
     def get(self, where: TopicIdPartition) -> Partition | None:
         """The partition if its log is open here."""
@@ -301,8 +327,9 @@ class PartitionManager:
         partition = Partition(
             topic.name,
             opened,
-            message_bytes_max=self.config(topic).max_message_bytes,
+            config=self.config(topic),
             flusher=self._logs.flusher,
+            rates=self._quotas.topic(topic.topic_id),
         )
         self._partitions[opened.partition_id] = partition
         if opened.failure is not None:
@@ -328,7 +355,10 @@ class PartitionManager:
             self._resign(partition, "the topic is being deleted")
             return
         config = self.config(topic)
-        partition.message_bytes_max = config.max_message_bytes
+        partition.configure(config)
+        self._quotas.configure_topic(
+            topic.topic_id, produce=config.producer_byte_rate, fetch=config.consumer_byte_rate
+        )
         partition.log.configure(log_config(config))
         record = self._view.record(where.topic_id, where.partition)
         if self._leads(record):
@@ -363,6 +393,7 @@ class PartitionManager:
             self._resign(self._partitions.pop(where), "the topic was deleted")
         for where in broken:
             del self._failures[where]
+        self._quotas.forget_topic(topic_id)
         if here or broken:
             await self._logs.remove([*here, *broken])
             self.on_topic_gone(topic_id)
@@ -406,6 +437,6 @@ def log_config(config: TopicConfig) -> LogConfig:
         flush=FlushPolicy(config.flush_policy),
         flush_ms=config.flush_ms,
         retention_ms=config.retention_ms,
-        retention_bytes=config.retention_bytes,
+        retention_bytes=config.retention_bytes if config.overflow == "discard" else -1,
         delete=config.cleanup_policy == "delete",
     )

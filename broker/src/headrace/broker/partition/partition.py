@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from headrace.broker.core import batch_rules
 from headrace.broker.core.model import PartitionRecord
+from headrace.broker.core.quota import Rates
+from headrace.broker.core.topic_config import TopicConfig
 from headrace.broker.log.config import FlushPolicy
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.log import Appended, Log
@@ -23,6 +25,7 @@ from headrace.protocol.errors import (
     NotEnoughReplicas,
     NotLeader,
     OffsetOutOfRange,
+    TopicFull,
     UnknownEpoch,
 )
 from headrace.protocol.ids import TopicIdPartition
@@ -47,18 +50,26 @@ class Partition:
     without `leading` nothing is appended and nothing is served.
     """
 
-    def __init__(self, topic: str, log: Log, *, message_bytes_max: int, flusher: Flusher) -> None:
+    def __init__(
+        self, topic: str, log: Log, *, config: TopicConfig, flusher: Flusher, rates: Rates
+    ) -> None:
         self.topic = topic
+        self.rates = rates
         self._flusher = flusher
         self.log = log
         self.id: TopicIdPartition = log.partition_id
-        self.message_bytes_max = message_bytes_max
+        self.configure(config)
         self.record: PartitionRecord | None = None
         self.leader_epoch = -1
         self.leading = False
         self.stats = PartitionStats()
         self._commits = CommitWaiters()
         self._readers: set[ReadWaiter] = set()
+
+    def configure(self, config: TopicConfig) -> None:
+        """Takes the topic's settings as they are now."""
+        self._message_bytes_max = config.max_message_bytes
+        self._capacity_bytes = config.retention_bytes if config.overflow == "reject" else -1
 
     @property
     def high_watermark(self) -> int:
@@ -131,14 +142,24 @@ class Partition:
             NotLeader, PartitionOffline, StorageFull, NotEnoughReplicas: not now, not here.
         """
         self.require_usable()
-        header = batch_rules.accept(batch, bytes_max=self.message_bytes_max)
+        header = batch_rules.accept(batch, bytes_max=self._message_bytes_max)
         if acks == ACKS_ALL:
             self._require_replicas()
         duplicate = self._find_duplicate(header, now_ms=now_ms)
         if duplicate is not None:
             self.stats.duplicates += 1
             return duplicate, True
+        self._require_capacity(len(batch))
         return self._write(batch, header, now_ms=now_ms), False
+
+    def _require_capacity(self, size_bytes: int) -> None:
+        held = self.log.size_bytes
+        if 0 <= self._capacity_bytes < held + size_bytes:
+            raise TopicFull(
+                f"{self.name} holds {held:,} of {self._capacity_bytes:,} bytes (retention.bytes)"
+                " and the topic says overflow=reject: nothing was written",
+                retry_after_ms=1_000,
+            )
 
     @property
     def knows_producers(self) -> bool:
