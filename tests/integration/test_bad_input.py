@@ -7,6 +7,7 @@ import struct
 from collections.abc import AsyncIterator
 
 import pytest
+from crc32c import crc32c
 
 from headrace.protocol import batch, framing, limits, requests, routes
 from headrace.protocol.compression import Codec
@@ -44,7 +45,7 @@ def sealed(**fields: object) -> bytes:
     for name, value in fields.items():
         code, position = places[name]
         struct.pack_into(code, data, position, value)
-    struct.pack_into("<I", data, 32, batch.crc32c(bytes(data[36:])))
+    struct.pack_into("<I", data, 32, crc32c(bytes(data[36:])))
     return bytes(data)
 
 
@@ -100,7 +101,7 @@ async def test_rubbish_under_a_good_checksum_is_kept_and_named_by_who_reads_it(
 ) -> None:
     data = bytearray(one_batch(b"value"))
     data[batch.HEADER_BYTES :] = b"\xff" * (len(data) - batch.HEADER_BYTES)
-    struct.pack_into("<I", data, 32, batch.crc32c(bytes(data[36:])))
+    struct.pack_into("<I", data, 32, crc32c(bytes(data[36:])))
     [result] = await http.produce((topic.topic_id, 1, bytes(data)))
     assert result.error is None
     path = routes.fill(routes.PARTITION_RECORDS, topic=topic.name, partition=1)

@@ -134,12 +134,15 @@ class SqliteStore:
                 if job is None:
                     return
                 self._do(job)
-                self._poll()
+                if not self._closed:
+                    self._poll()
         finally:
             self._file.close()
 
     def _do(self, job: _Job) -> None:
         try:
+            if self._closed:  # a stuck store would make each job that waits take its time-out
+                raise StoreUnavailable(f"the store {self.path} is closed")
             result, error = job.work(), None
         except Exception as caught:
             result, error = None, caught
