@@ -60,6 +60,10 @@ class BrokerProcess:
         """What it has logged so far, over all starts."""
         return self.log_path.read_text() if self.log_path.exists() else ""
 
+    def set(self, **environment: str) -> None:
+        """Changes settings for the next start."""
+        self._environment |= environment
+
     def launch(self) -> None:
         """Starts the process and returns at once."""
         self.folder.mkdir(parents=True, exist_ok=True)
