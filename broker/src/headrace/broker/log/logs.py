@@ -49,6 +49,8 @@ class Logs:
         self._files = files
         self._context = LogContext(files, events=self.flusher)
         self._open: dict[TopicIdPartition, Log] = {}
+        self._made: set[TopicIdPartition] = set()
+        """Directories made by this process: nothing is in them that it hasn't put there."""
         self._saved: dict[TopicIdPartition, Checkpoint] = {}
         self._saving = asyncio.Lock()
         self._begun = False
@@ -117,7 +119,7 @@ class Logs:
             StorageFull, PartitionOffline: they can't be made.
         """
         try:
-            await self._io.run(self._volume.create_partitions, list(wanted))
+            self._made |= await self._io.run(self._volume.create_partitions, list(wanted))
         except OSError as error:
             raise _refused(error) from error
 
@@ -132,6 +134,8 @@ class Logs:
         """
         gone = list(unwanted)
         for where in gone:
+            self._made.discard(where)
+            self._volume.checkpoints.pop(where, None)
             closed = self._open.pop(where, None)
             if closed is not None:
                 self.flusher.forget(closed)
@@ -169,16 +173,13 @@ class Logs:
         self._open.update({each.partition_id: each for each in opened})
         return opened
 
-    def _is_new(self, where: TopicIdPartition) -> bool:
-        return self._begun and where not in self._volume.checkpoints
-
     def _needs_no_file(self, where: TopicIdPartition) -> bool:
-        return self._is_new(where) or (
+        return where in self._made or (
             self._volume.start is StartKind.CLEAN and where in self._volume.checkpoints
         )
 
     def _open_one(self, where: TopicIdPartition, config: LogConfig) -> Log:
-        is_new = self._is_new(where)
+        is_new = where in self._made
         opened, report = open_log(
             where,
             self._volume.directory_of(where),

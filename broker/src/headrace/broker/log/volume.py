@@ -368,13 +368,15 @@ class Volume:
             unlisted=sorted(found - self._listed),
         )
 
-    def create_partitions(self, partition_ids: Iterable[TopicIdPartition]) -> None:
+    def create_partitions(self, partition_ids: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
         """Makes the directories and notes them in the manifest, one sync of each for all of them.
-        What is there already stays. To be awaited (in a thread) before the first append.
+        What is there already stays, and isn't in the answer. To be awaited (in a thread) before the
+        first append.
 
         Crash within: directories that the manifest doesn't know, empty. Raises OSError.
         """
         new = [key for key in partition_ids if key not in self._listed]
+        made = {key for key in new if not self.disk.exists(self.directory_of(key))}
         for key in new:
             self.disk.make_directory(self.directory_of(key))
         for topic_id in {key.topic_id for key in new}:
@@ -383,6 +385,7 @@ class Volume:
             self.disk.sync_directory(self._at("partitions"))
             self._manifest.append([_ManifestEntry(*key, True) for key in new], sync=True)
             self._listed.update(new)
+        return made
 
     def delete_partitions(self, partition_ids: Iterable[TopicIdPartition]) -> None:
         """For tombstoned topics and replicas moved away: takes the directories out at once; the

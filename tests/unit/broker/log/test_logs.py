@@ -1,0 +1,56 @@
+"""Logs: what one process leaves, the next one finds, whatever it could not open meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.core.model import Generation
+from headrace.broker.core.standing import LocalMeta
+from headrace.broker.log.config import LogConfig
+from headrace.broker.log.log import Log
+from headrace.broker.log.logs import Logs
+from headrace.broker.log.volume import Volume
+from testkit.logs import PARTITION, append, read_records, sealed
+
+CONFIG = LogConfig()
+
+
+@asynccontextmanager
+async def process(path: Path, *, clean: bool = False) -> AsyncIterator[Logs]:
+    """One life of a broker's logs, as registered as it gets; killed unless `clean`."""
+    volume = Volume.open(str(path), broker_id=0)
+    logs = Logs(volume, files_max=16, io_threads=1, flush_threads=1)
+    session = volume.meta.session + 1
+    await logs.prepare(LocalMeta("c", 0, Generation(0, 0), session))
+    yield logs
+    await logs.close(clean=clean)
+
+
+async def opened(logs: Logs) -> Log:
+    await logs.add([PARTITION])
+    return (await logs.open([(PARTITION, CONFIG)]))[0]
+
+
+async def write_and_die(path: Path) -> None:
+    async with process(path) as logs:
+        await logs.begin()
+        append(await opened(logs), sealed([b"a", b"b"]))
+
+
+@pytest.mark.parametrize("clean", [False, True])
+async def test_a_log_that_is_opened_late_is_recovered_and_not_taken_for_a_new_one(
+    tmp_path: Path, clean: bool
+) -> None:
+    await write_and_die(tmp_path)
+    async with process(tmp_path, clean=clean) as logs:  # its record in the store can't be read now
+        await logs.begin()
+    async with process(tmp_path) as logs:
+        await logs.begin()
+        log = await opened(logs)
+        assert log.end_offset == 2
+        append(log, sealed([b"c"]))
+        assert [record.value for record in await read_records(log)] == [b"a", b"b", b"c"]
