@@ -44,8 +44,9 @@ from headrace.sdk.core.positions import (
     records_from,
 )
 from headrace.sdk.errors import fresh
-from headrace.sdk.fetcher import Fetcher
 from headrace.sdk.offsets import Where, ask, query_for
+from headrace.sdk.reading.fetcher import Fetcher
+from headrace.sdk.reading.workers import Handler, Workers
 from headrace.sdk.serializers import Deserializer, deserialize_with
 from headrace.sdk.settings import (
     ConnectionSettings,
@@ -57,7 +58,6 @@ from headrace.sdk.settings import (
     bootstrap_urls,
 )
 from headrace.sdk.transport import Transport
-from headrace.sdk.workers import Handler, Workers
 
 log = logging.getLogger("headrace.sdk.consumer")
 

@@ -31,7 +31,7 @@ from headrace.sdk.consumer import Partition
 from headrace.sdk.core.positions import RawBatch
 from headrace.sdk.errors import Closed
 from headrace.sdk.offsets import Where
-from headrace.sdk.workers import Handler
+from headrace.sdk.reading.workers import Handler
 
 __all__ = ["Admin", "Consumer", "Handle", "Producer"]
 

@@ -5,13 +5,13 @@ Each refusal says what to do instead. Nothing here knows of topics, partitions o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.protocol import limits
 from headrace.protocol.errors import InvalidRequest, InvalidTimestamp
 from headrace.protocol.record import Headers
-from headrace.sdk.core.accumulator import RECORD_OVERHEAD_BYTES
+from headrace.sdk.core.accumulator import RECORD_OVERHEAD_BYTES, headers_size
 
 
 class Row:
@@ -34,21 +34,44 @@ class Row:
         self.size = size
 
 
-def slice_that_fits(values: Sequence[Any], start: int, room: int) -> tuple[Sequence[bytes], int]:
-    """The longest run from `start` on (at most a guess) that has only bytes and fits `room`."""
-    if room <= 0:
-        return (), 0
-    first = values[start]
-    guess = room // ((len(first) if first.__class__ is bytes else 0) + RECORD_OVERHEAD_BYTES)
-    while guess:
-        chunk = values[start : start + guess]
-        if set(map(type, chunk)) != {bytes}:
-            return (), 0
-        size = sum(map(len, chunk)) + len(chunk) * RECORD_OVERHEAD_BYTES
-        if size <= room:
-            return chunk, size
-        guess = min(guess - 1, len(chunk) * room // size)
-    return (), 0
+class Rows:
+    """Makes rows with a producer's serializers (None: keys or values are bytes already)."""
+
+    def __init__(
+        self, *, dump_key: Callable[[Any], Any] | None, dump_value: Callable[[Any], Any] | None
+    ) -> None:
+        self._dump_key = dump_key
+        self._dump_value = dump_value
+        self.is_plain = dump_value is None
+
+    def row(self, value: Any, key: Any, headers: Mapping[str, Any] | None, stamp: Any) -> Row:
+        """One record.
+
+        Raises:
+            TypeError, InvalidRequest, InvalidTimestamp: it can't be sent as it is.
+        """
+        value = bytes_of(value, self._dump_value, "value")
+        key = bytes_of(key, self._dump_key, "key")
+        checked = headers_of(headers) if headers else None
+        size = RECORD_OVERHEAD_BYTES + len(value or b"") + len(key or b"")
+        if checked:
+            size += headers_size(checked)
+        if stamp is not None:
+            check_stamp(stamp)
+        return Row(value, key, checked, stamp, size)
+
+    def all(
+        self,
+        values: Sequence[Any],
+        *,
+        keys: Iterable[Any] | None,
+        headers: Iterable[Mapping[str, Any] | None] | None,
+        stamps: Iterable[int | None] | None,
+    ) -> list[Row]:
+        """Many records, given as columns of one length."""
+        count = len(values)
+        columns = [column_of(column, count) for column in (keys, headers, stamps)]
+        return [self.row(*cells) for cells in zip(values, *columns, strict=True)]
 
 
 def column_of(column: Iterable[Any] | None, count: int) -> Sequence[Any]:

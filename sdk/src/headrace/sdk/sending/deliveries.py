@@ -17,6 +17,9 @@ from headrace.protocol.record import RecordMetadata
 from headrace.sdk.core.accumulator import Batch
 from headrace.sdk.errors import fresh
 
+Span = tuple[Batch, int, int]
+"""Records of one call that follow each other in one batch: the batch, the first's index, count."""
+
 
 async def wait_done(batch: Batch) -> None:
     """Returns once the batch is done or its records have moved to another one."""
@@ -64,7 +67,7 @@ class Deliveries(Sequence[RecordMetadata]):
 
     __slots__ = ("_ends", "_spans")
 
-    def __init__(self, spans: list[tuple[Batch, int, int]]) -> None:
+    def __init__(self, spans: list[Span]) -> None:
         self._spans = spans
         self._ends: list[int] = []
         end = 0
