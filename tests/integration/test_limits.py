@@ -49,7 +49,7 @@ async def test_who_does_not_wait_is_refused_until_the_debt_is_paid(broker: Broke
         path = routes.fill(routes.RECORDS, topic=topic.name)
         reply = await http.call("POST", path, json={"records": [{"value": "z"}]})
         assert (reply.status, reply.code) == (429, "throttled")
-        result, found = await http.fetch(topic.topic_id, 0, 0)
+        result, found = await http.fetch(topic.topic_id, 0, 0, wait_ms=2_000)
         assert (result.error, len(found)) == (None, 1)
         result, _ = await http.fetch(topic.topic_id, 0, 0)
         assert result.error == "throttled"
