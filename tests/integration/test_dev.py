@@ -34,7 +34,9 @@ class Dev:
         seen = ""
         while wanted not in seen:
             line = self.process.stderr.readline().decode()
-            assert line, f"ended with {self.process.wait()}: {seen}"
+            if not line:
+                self.process.communicate()
+                raise AssertionError(f"dev ended with {self.process.returncode}: {seen}")
             seen += line
         return seen
 

@@ -102,7 +102,9 @@ class DevCluster:
                 await asyncio.gather(*map(self._first_ready, self.plan.brokers))
         except TimeoutError:
             await self.stop()
-            raise DevFault(f"no broker was ready within {START_TIMEOUT_S:.0f} s") from None
+            raise DevFault(
+                f"no broker was ready within {START_TIMEOUT_S:.0f} s{self.log_tail()}"
+            ) from None
         except BaseException:
             await self.stop()
             raise

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from headrace.cli.bench.precise_timer import PreciseTimer
@@ -36,9 +37,10 @@ _WARM_UP = -1
 
 @dataclass(slots=True, kw_only=True)
 class Schedule:
-    """Which records are due when, and how late they were sent."""
+    """Which records are due when, and how late they were sent. `send` takes a value without
+    waiting."""
 
-    topic: str
+    send: Callable[[bytes], object]
     records: int
     rate: float
     size_bytes: int
@@ -56,12 +58,11 @@ class Schedule:
         """Whether everything is sent or sending has failed."""
         return self.sent >= self.records or self.failure is not None
 
-    def send_due(self, producer: Producer) -> None:
+    def send_due(self) -> None:
         """Send everything that is due by now."""
         while not self.is_over and (due := self.due_ns(self.sent)) <= time.perf_counter_ns():
-            value = STAMP.pack(self.sent, due).ljust(self.size_bytes, b".")
             try:
-                producer.enqueue(self.topic, value)
+                self.send(stamped(self.sent, due_ns=due, size_bytes=self.size_bytes))
             except BufferFull as error:
                 self.failure = error
                 return
@@ -73,34 +74,48 @@ async def measure_latency(
     producer: Producer, consumer: Consumer, *, topic: str, records: int, rate: float, size: int
 ) -> dict[str, float]:
     """One round; all figures but the rate in milliseconds."""
-    schedule = Schedule(topic=topic, records=records, rate=rate, size_bytes=size)
+    schedule = Schedule(
+        send=lambda value: producer.enqueue(topic, value),
+        records=records,
+        rate=rate,
+        size_bytes=size,
+    )
     await _meet(producer, consumer, topic, size)
-    timer = _start(schedule, producer)
+    timer = start(schedule)
     try:
         latencies = await _receive(consumer, schedule)
     finally:
         timer.close()
     elapsed_s = (time.perf_counter_ns() - schedule.first_due_ns) / 1e9
-    figures = {f"{name}_ms": value / 1e6 for name, value in quantiles(latencies).items()}
-    figures["sent_late_p99_ms"] = percentile(sorted(schedule.late_ns), 0.99) / 1e6
-    figures["records_per_s"] = records / elapsed_s
-    return figures
+    return figures(latencies, schedule.late_ns) | {"records_per_s": records / elapsed_s}
+
+
+def stamped(number: int, *, due_ns: int, size_bytes: int) -> bytes:
+    """A value that says which record it is and when it was due."""
+    return STAMP.pack(number, due_ns).ljust(size_bytes, b".")
+
+
+def figures(latencies_ns: Sequence[float], late_ns: Sequence[float]) -> dict[str, float]:
+    """What is reported of a round, in milliseconds."""
+    found = {f"{name}_ms": value / 1e6 for name, value in quantiles(latencies_ns).items()}
+    return found | {"sent_late_p99_ms": percentile(sorted(late_ns), 0.99) / 1e6}
 
 
 async def _meet(producer: Producer, consumer: Consumer, topic: str, size: int) -> None:
     """Send one record and wait for it: connections are made, the consumer is waiting."""
-    await producer.send(topic, STAMP.pack(_WARM_UP, 0).ljust(size, b"."))
+    await producer.send(topic, stamped(_WARM_UP, due_ns=0, size_bytes=size))
     async with asyncio.timeout(STALLED_S):
         async for record in consumer:
             if STAMP.unpack_from(record.value or b"")[0] == _WARM_UP:
                 return
 
 
-def _start(schedule: Schedule, producer: Producer) -> PreciseTimer:
-    """Begin to send on schedule; the timer wakes the loop whenever something is due."""
+def start(schedule: Schedule) -> PreciseTimer:
+    """Begin to send on schedule; the timer wakes the loop whenever something is due, until it is
+    closed."""
 
     def on_due() -> None:
-        schedule.send_due(producer)
+        schedule.send_due()
         if not schedule.is_over:
             timer.set(max(schedule.due_ns(schedule.sent), time.perf_counter_ns() + TICK_NS))
 
