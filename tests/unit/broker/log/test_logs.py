@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,18 +12,31 @@ import pytest
 from headrace.broker.core.model import Generation
 from headrace.broker.core.standing import LocalMeta
 from headrace.broker.log.config import LogConfig
+from headrace.broker.log.files import Disk
 from headrace.broker.log.log import Log
 from headrace.broker.log.logs import Logs
+from headrace.broker.log.recovery import StartKind
 from headrace.broker.log.volume import Volume
 from testkit.logs import PARTITION, append, read_records, sealed
 
 CONFIG = LogConfig()
 
 
+class NoDescriptors(Disk):
+    """Log files can't be opened: the process has too many files open."""
+
+    def open_to_read(self, path: str) -> int:
+        if path.endswith(".log"):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return super().open_to_read(path)
+
+
 @asynccontextmanager
-async def process(path: Path, *, clean: bool = False) -> AsyncIterator[Logs]:
+async def process(
+    path: Path, *, clean: bool = False, disk: Disk | None = None
+) -> AsyncIterator[Logs]:
     """One life of a broker's logs, as registered as it gets; killed unless `clean`."""
-    volume = Volume.open(str(path), broker_id=0)
+    volume = Volume.open(str(path), broker_id=0, disk=disk)
     logs = Logs(volume, files_max=16, io_threads=1, flush_threads=1)
     session = volume.meta.session + 1
     await logs.prepare(LocalMeta("c", 0, Generation(0, 0), session))
@@ -54,3 +68,44 @@ async def test_a_log_that_is_opened_late_is_recovered_and_not_taken_for_a_new_on
         assert log.end_offset == 2
         append(log, sealed([b"c"]))
         assert [record.value for record in await read_records(log)] == [b"a", b"b", b"c"]
+
+
+async def test_deleted_records_stay_deleted_when_a_process_could_not_open_the_log(
+    tmp_path: Path,
+) -> None:
+    async with process(tmp_path, clean=True) as logs:
+        await logs.begin()
+        log = await opened(logs)
+        append(log, sealed([b"a"]))
+        append(log, sealed([b"b"]))
+        log.high_watermark = 2
+        await log.advance_start(1)
+    for clean in (True, False, True):
+        async with process(tmp_path, clean=clean) as logs:
+            await logs.begin()
+            await logs.checkpoint()
+    async with process(tmp_path) as logs:
+        assert (await opened(logs)).start_offset == 1
+
+
+async def test_a_stop_is_not_clean_while_a_log_was_not_recovered(tmp_path: Path) -> None:
+    await write_and_die(tmp_path)
+    async with process(tmp_path, clean=True) as logs:
+        await logs.begin()
+    volume = Volume.open(str(tmp_path), broker_id=0)
+    assert volume.start is StartKind.SAME_BOOT
+    volume.release()
+
+
+async def test_a_log_that_could_not_be_recovered_for_want_of_room_is_recovered_by_a_later_start(
+    tmp_path: Path,
+) -> None:
+    await write_and_die(tmp_path)
+    async with process(tmp_path, disk=NoDescriptors(), clean=True) as logs:
+        assert (await opened(logs)).failure is not None
+        await logs.begin()
+        await logs.checkpoint()
+    async with process(tmp_path) as logs:
+        log = await opened(logs)
+        assert log.failure is None
+        assert log.end_offset == 2

@@ -51,6 +51,10 @@ class Logs:
         self._open: dict[TopicIdPartition, Log] = {}
         self._made: set[TopicIdPartition] = set()
         """Directories made by this process: nothing is in them that it hasn't put there."""
+        self._unrecovered: set[TopicIdPartition] = set()
+        """Those that failed to open; what the former process noted of them is still the best."""
+        self._curable: set[TopicIdPartition] = set()
+        """Of these, the ones that another start may recover."""
         self._saved: dict[TopicIdPartition, Checkpoint] = {}
         self._saving = asyncio.Lock()
         self._begun = False
@@ -134,7 +138,8 @@ class Logs:
         """
         gone = list(unwanted)
         for where in gone:
-            self._made.discard(where)
+            for names in (self._made, self._unrecovered, self._curable):
+                names.discard(where)
             self._volume.checkpoints.pop(where, None)
             closed = self._open.pop(where, None)
             if closed is not None:
@@ -193,6 +198,10 @@ class Logs:
                 "%s/%d: %d bytes cut off the end after an unclean stop (kept in %d files)",
                 where.topic_id.hex(), where.partition, report.cut_bytes, report.cut_files,
             )  # fmt: skip
+        if opened.failure is not None:
+            self._unrecovered.add(where)
+        if report.is_curable:
+            self._curable.add(where)
         return opened
 
     async def checkpoint(self) -> None:
@@ -202,7 +211,8 @@ class Logs:
             StorageFull, PartitionOffline: they can't be written.
         """
         async with self._saving:
-            present = {where: each.checkpoint() for where, each in self._open.items()}
+            running = {where: each.checkpoint() for where, each in self._open.items()}
+            present = {**running, **self._kept()}
             if present == self._saved or not self._begun:
                 return
             try:
@@ -215,14 +225,35 @@ class Logs:
         """Lets the volume go. `clean`: all logs are synced and the next start needs no recovery."""
         if clean and self._begun:
             await self.flusher.flush_all(self._open.values())
-            checkpoints = {where: await each.close() for where, each in self._open.items()}
+            closed = {where: await each.close() for where, each in self._open.items()}
             try:
-                await self._io.run(self._volume.close_clean, checkpoints)
+                await self._io.run(self._end, closed)
             except OSError as error:
                 log.error("no clean marker could be written, the next start recovers: %s", error)
         self._volume.release()
         self._io.close()
         self._sync.close()
+
+    def _kept(self) -> dict[TopicIdPartition, Checkpoint]:
+        """What the former process noted of logs that this one could not open."""
+        return {
+            where: numbers
+            for where, numbers in self._volume.checkpoints.items()
+            if where not in self._open or where in self._unrecovered
+        }
+
+    def _end(self, closed: dict[TopicIdPartition, Checkpoint]) -> None:
+        """Writes the clean marker, unless a log is left that must be recovered before anything is
+        appended to it: then the next start goes on with that. Raises OSError."""
+        left = self._volume.unopened(self._open.keys() | self._made) | self._curable
+        if not left:
+            self._volume.close_clean(closed)
+        elif self._volume.start is StartKind.CLEAN:
+            running = {where: each for where, each in closed.items() if where not in left}
+            self._volume.close_clean({**running, **self._kept()})
+        else:
+            log.warning("%d partitions could not be opened, the next start recovers", len(left))
+            self._volume.save_checkpoints({**closed, **self._kept()})
 
 
 def _refused(error: OSError) -> StorageFull | PartitionOffline:

@@ -74,6 +74,8 @@ class OpenReport:
     """Bytes cut off the end; after another boot they may have been acknowledged."""
     cut_files: int = 0
     """Files that keep them."""
+    is_curable: bool = False
+    """The log couldn't be looked at for want of room or descriptors: another start may open it."""
 
 
 class Damaged(Exception):
@@ -131,6 +133,7 @@ def recover(
         reason = f"{error.strerror} ({error.filename or directory})"
         if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE):
             reason += "; start again once that is cured"
+            report.is_curable = True
     return Checkpoint(
         start_offset=checkpoint.start_offset,
         end_offset=max(checkpoint.start_offset, checkpoint.recovery_point),

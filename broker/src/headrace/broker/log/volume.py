@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import TypeVar
 
 import msgspec
@@ -367,6 +367,11 @@ class Volume:
             missing=sorted(self._listed - found),
             unlisted=sorted(found - self._listed),
         )
+
+    def unopened(self, opened: Set[TopicIdPartition]) -> set[TopicIdPartition]:
+        """The partitions that are on the volume and not among `opened`."""
+        others = self._listed - opened
+        return {key for key in others if self.disk.exists(self.directory_of(key))}
 
     def create_partitions(self, partition_ids: Iterable[TopicIdPartition]) -> set[TopicIdPartition]:
         """Makes the directories and notes them in the manifest, one sync of each for all of them.
