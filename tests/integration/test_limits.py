@@ -6,6 +6,7 @@ import asyncio
 import time
 
 from headrace.protocol import framing, requests, routes
+from headrace.sdk import Consumer, Producer
 from testkit.brokers import BrokerProcess
 from testkit.http import Http, one_batch, produce_decoder
 
@@ -114,3 +115,26 @@ async def test_more_partitions_than_the_broker_takes_are_refused(
         reply = await http.call("PATCH", path, json={"partitions": 5})
         assert (reply.status, reply.code) == (409, "limit_exceeded")
         assert "partitions.max" in reply.json["message"]
+
+
+async def test_the_sdk_waits_as_told_and_nothing_is_refused_or_lost(broker: BrokerProcess) -> None:
+    async with Http(broker.url) as http:
+        topic = await http.topic(
+            producer_byte_rate=RATE, consumer_byte_rate=RATE, flush_policy="none"
+        )
+    values = [b"%06d" % number + b"x" * 1_000 for number in range(3_000)]
+    started = time.monotonic()
+    async with Producer(broker.url, batch_bytes=200_000) as producer:
+        await producer.send_many(topic.name, values)
+    produced_s = time.monotonic() - started
+    started = time.monotonic()
+    read: list[bytes | None] = []
+    async with Consumer(broker.url, topic.name, partition_bytes=200_000) as consumer:
+        while len(read) < len(values):
+            read += [record.value for record in await consumer.fetch(500, timeout=5)]
+        assert consumer.problems == {}
+    consumed_s = time.monotonic() - started
+    assert read == values
+    least_s = (sum(map(len, values)) - RATE / 2) / RATE
+    assert produced_s > least_s
+    assert consumed_s > least_s

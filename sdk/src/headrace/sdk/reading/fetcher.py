@@ -183,6 +183,8 @@ class Fetcher:
             answer, data = framing.split(response.body, _response_decoder)
             self._forget_poll(url, poll)
             self._accept(poll, answer.parts, data)
+            if answer.throttle_ms > 0:
+                self._rest(poll, answer.throttle_ms)
         except HeadraceError as failure:
             self._forget_poll(url, poll)
             self._request_failed(url, poll, failure)
@@ -193,6 +195,12 @@ class Fetcher:
             self._request_failed(url, poll, error)
         self.pump()
         self.wake()
+
+    def _rest(self, poll: _Poll, throttle_ms: int) -> None:
+        """The broker asks for a delay (byte rates): nothing is wrong, just not yet."""
+        until = self._loop.time() + throttle_ms / 1000
+        for state in poll.states:
+            state.retry_at = max(state.retry_at, until)
 
     def _forget_poll(self, url: str, poll: _Poll) -> None:
         polls = self._polls.get(url, [])

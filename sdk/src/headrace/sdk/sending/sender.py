@@ -71,6 +71,8 @@ class Sender:
         self._loop = self.buffer.loop
         self._request_bytes = settings.request_bytes
         self._in_flight: dict[str, int] = {}
+        self._quiet_until: dict[str, float] = {}
+        """Brokers that asked for a delay (byte rates), and until when on the loop's clock."""
         self._flushes = 0
 
     def open_batch(self, queue: PartitionQueue, size: int) -> Batch:
@@ -99,6 +101,8 @@ class Sender:
             if url is None:
                 self._outcomes.no_leader(queue)
                 wake_at = min(wake_at, queue.ready_at(linger_s=linger_s))
+            elif (quiet_until := self._quiet_until.get(url, now)) > now:
+                wake_at = min(wake_at, quiet_until)
             else:
                 leaving.setdefault((url, queue.is_retrying), []).append(queue)
         for (url, _), queues in leaving.items():
@@ -195,7 +199,10 @@ class Sender:
             content_type=BATCH_MEDIA_TYPE,
             timeout=timeout_s,
         )
-        results = framing.split(response.body, _response_decoder)[0].parts
+        answer = framing.split(response.body, _response_decoder)[0]
+        if answer.throttle_ms > 0:
+            self._quiet_until[url] = self._loop.time() + answer.throttle_ms / 1000
+        results = answer.parts
         answered = [(result.topic_id, result.partition) for result in results]
         if answered != [(part.topic_id, part.partition) for part in parts]:
             raise InternalError("the broker answered for other partitions than were sent")
