@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from headrace.broker.log.checkpoint import Checkpoint
 from headrace.broker.log.config import LogConfig
+from headrace.broker.log.files import Disk
 from headrace.broker.log.recovery import StartKind
 from headrace.protocol import batch
 from testkit.logs import Bench, append, read_bytes, sealed
@@ -199,3 +201,35 @@ async def test_recovering_reports_what_it_reads(written: Written) -> None:
         checkpoint=Checkpoint(), interval_bytes=250, report=report, progress=told.append,
     )  # fmt: skip
     assert sum(told) == report.scanned_bytes == len(written.whole)
+
+
+class SyncNotes(Disk):
+    """Notes what was synced, by path."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.synced: set[str] = set()
+
+    def sync(self, fd: int) -> None:
+        super().sync(fd)
+        self.synced.add(os.readlink(f"/proc/self/fd/{fd}"))
+
+    def sync_directory(self, path: str) -> None:
+        super().sync_directory(path)
+        self.synced.add(path)
+
+
+@pytest.mark.parametrize("start", UNCLEAN)
+async def test_what_counts_as_synced_after_a_recovery_was_synced_by_it_or_by_the_flusher(
+    written: Written, start: StartKind
+) -> None:
+    # "Another boot" is also what an unknown boot id or a second kill looks like: then the bytes
+    # that recovery has seen may be in memory only.
+    notes = SyncNotes()
+    bench = Bench(str(written.folder), CONFIG, disk=notes)
+    log, _ = bench.open(start, Checkpoint())
+    assert log.flushed_offset == 0
+    await log.sync_now()
+    assert log.flushed_offset == log.end_offset
+    assert notes.synced >= {str(path) for path in [*written.segments, written.folder]}
+    bench.kill(log)

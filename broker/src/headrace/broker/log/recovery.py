@@ -187,8 +187,31 @@ class _Recovery:
             self._set_aside(0)
             self._start_empty(self.start_offset)
         self._mend_epochs()
+        self._sync_closed()
         drop_snapshots(self.disk, self.directory, above=self.expected)
         return self._numbers()
+
+    def _sync_closed(self) -> None:
+        """Syncs what the killed process had begun and closed and perhaps not synced: names, epochs,
+        all segments but the last. The flusher of this process syncs the last one and then calls
+        everything synced."""
+        if self.expected <= self.recovery_point:
+            return
+        for place, (following, _size) in enumerate(self.segments[1:]):
+            if following > self.recovery_point:
+                self._sync(self._stem(place) + LOG_SUFFIX)
+        entries = self.epochs.entries()
+        if entries and entries[-1][1] >= self.recovery_point:
+            self._sync(self.epochs.path)
+        if self.segments[-1][0] >= self.recovery_point:
+            self.disk.sync_directory(self.directory)
+
+    def _sync(self, path: str) -> None:
+        fd = self.disk.open(path)
+        try:
+            self.disk.sync(fd)
+        finally:
+            self.disk.close(fd)
 
     def _tidy(self) -> Found:
         note = self.disk.read_file(os.path.join(self.directory, FAILED_FILE))
@@ -439,7 +462,7 @@ class _Recovery:
             start_offset=self.start_offset,
             end_offset=end,
             high_watermark=min(max(before.high_watermark, self.start_offset), end),
-            recovery_point=min(self.recovery_point, end) if self.is_same_boot else end,
+            recovery_point=min(self.recovery_point, end),
             active_base=base,
             active_bytes=size,
             active_first_append_ms=first_append_ms,
