@@ -9,8 +9,9 @@ import pytest
 
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.files import Workers
-from headrace.broker.log.log import ColdRead, Log
+from headrace.broker.log.log import Log
 from headrace.broker.log.lookups import TimeHit
+from headrace.broker.log.reader import ColdRead
 from headrace.broker.log.recovery import StartKind
 from headrace.protocol import batch
 from headrace.protocol.errors import (

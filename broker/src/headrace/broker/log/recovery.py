@@ -42,9 +42,10 @@ from headrace.broker.log.index import (
     stem_of,
     walk,
 )
-from headrace.broker.log.log import FAILED_FILE, Log
+from headrace.broker.log.log import Log
 from headrace.broker.log.restore import drop_snapshots
 from headrace.broker.log.segment import CUT_MARK, LOG_SUFFIX, Found, list_files
+from headrace.broker.log.state import FAILED_FILE
 from headrace.protocol.batch import HEADER_BYTES, BatchHeader, read_header
 from headrace.protocol.compression import Buffer
 from headrace.protocol.ids import TopicIdPartition

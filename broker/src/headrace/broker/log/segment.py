@@ -19,6 +19,8 @@ from headrace.broker.log.index import (
     SegmentIndex,
     file_reader,
     load,
+    save,
+    save_all,
     stem_of,
     walk,
 )
@@ -189,3 +191,22 @@ def load_index(
         )  # fmt: skip
     finally:
         disk.close(fd)
+
+
+def save_index(disk: Disk, segment: Segment) -> None:
+    """Best effort: a missing or torn index file is made again from the log."""
+    index = segment.index
+    if index is None or not index.unsaved_rows:
+        return
+    try:
+        save(disk, segment.stem, index)
+    except OSError:
+        index.saved_rows = len(index.offsets)
+
+
+def repair_index(disk: Disk, segment: Segment, index: SegmentIndex) -> None:
+    """Writes the index files anew; best effort."""
+    try:
+        save_all(disk, segment.stem, index)
+    except OSError:
+        index.saved_rows = len(index.offsets)
