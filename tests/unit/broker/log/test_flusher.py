@@ -116,3 +116,23 @@ async def test_a_truncation_during_a_sync_voids_it(setup: Setup) -> None:
     with pytest.raises(PartitionOffline):
         await waiting
     assert setup.log.flushed_offset <= 1
+
+
+async def test_a_sync_that_never_ran_counts_as_none(setup: Setup) -> None:
+    append(setup.log, sealed([b"x"]))
+    setup.workers.close()  # as when no thread can be started: the job is refused, with RuntimeError
+    setup.flusher.request(setup.log)
+    await setup.flusher.flush_all([])
+    assert setup.log.flushed_offset == 0
+    assert setup.flushed == []
+    assert setup.log.failure is not None
+
+
+async def test_a_cancelled_sync_counts_as_none(setup: Setup) -> None:
+    append(setup.log, sealed([b"x"]))
+    setup.flusher.request(setup.log)
+    await asyncio.sleep(0)
+    for task in setup.flusher._running.values():
+        task.cancel()
+    await setup.flusher.flush_all([])
+    assert setup.log.flushed_offset == 0

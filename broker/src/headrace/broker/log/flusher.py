@@ -9,12 +9,16 @@ dropped the pages and call the next one a success, "fsyncgate").
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterable
 
 from headrace.broker.log.config import FlushPolicy
 from headrace.broker.log.files import Disk, Workers
 from headrace.broker.log.log import Log
 from headrace.protocol.errors import HeadraceError, PartitionOffline
+
+_VOID = -1
+"""Generation of no log: a job that carries it moves nothing when it ends."""
 
 LogCallback = Callable[[Log], None]
 
@@ -134,8 +138,12 @@ class Flusher:
             await self._workers.run(job.run, self._disk)
         except OSError as raised:
             error = raised
-        finally:
-            log.end_sync(job, error)
+        except asyncio.CancelledError:
+            log.end_sync(job._replace(generation=_VOID), None)
+            raise
+        except Exception as raised:  # no thread could be started: nothing was synced
+            error = OSError(errno.EAGAIN, f"no thread could do it ({raised})")
+        log.end_sync(job, error)
         self.syncs += 1
         self._settle(log)
         if error is None and self.on_flushed is not None:
