@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from pathlib import Path
+
+import pytest
 
 from headrace.broker.log.checkpoint import Checkpoint
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.context import LogContext
 from headrace.broker.log.files import Disk, FileCache, LogFile
+from headrace.broker.log.journal import Journal
 from headrace.broker.log.log import Log
 from headrace.broker.log.recovery import StartKind, open_log
 from headrace.protocol.ids import TopicId, TopicIdPartition
@@ -91,3 +95,18 @@ async def test_a_cleanly_closed_log_opens_without_touching_its_files(tmp_path: P
     log, report = bench.open(StartKind.CLEAN, checkpoint)
     assert (log.end_offset, report.scanned_bytes) == (150, 0)
     hidden.rename(tmp_path)
+
+
+def test_a_full_disk_leaves_no_half_entry_in_a_journal(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = Journal(Disk(), str(path), str)
+    journal.append(["first"], sync=True)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            journal.append(["cut short"], sync=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    journal.append(["later"], sync=True)
+    assert journal.load() == ["first", "later"]

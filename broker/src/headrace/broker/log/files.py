@@ -200,14 +200,20 @@ class Disk:
             self.sync_directory(os.path.dirname(path))
 
     def append_file(self, path: str, data: Buffer, *, sync: bool) -> None:
-        """Appends to a small file, making it if needed (the directory is not synced).
+        """Appends to a small file, making it if needed (the directory is not synced). When the disk
+        is full nothing stays: behind a part of an entry the next ones could not be read.
 
         Crash after: process - there (a crash within leaves a prefix). Machine - the same with
         `sync`; without it any part, but what was synced before stays.
         """
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         try:
-            _write_all(fd, data)
+            size_bytes = self.size(fd)
+            try:
+                _write_all(fd, data)
+            except OSError:
+                self.truncate(fd, size_bytes)
+                raise
             if sync:
                 os.fdatasync(fd)
         finally:
