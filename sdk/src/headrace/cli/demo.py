@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import tempfile
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +13,7 @@ from rich.console import Console
 
 from headrace.cli.dev_cluster import DevCluster, DevFault, free_port_pair
 from headrace.cli.dev_plan import plan_cluster
-from headrace.cli.output import console
+from headrace.cli.output import console, notice
 from headrace.cli.session import REFUSED, fail, refuse
 from headrace.demo.flights import DatasetMissing
 from headrace.demo.run import run_demo
@@ -49,5 +48,7 @@ async def _demo(records: int | None, out: Console) -> bool:
             async with cluster:
                 return await run_demo(cluster, records=records, console=out)
         except HeadraceError:
-            sys.stderr.write(cluster.log_tail())
+            notice(f"the broker's last words{cluster.log_tail()}")
             raise
+        except TimeoutError:
+            raise DevFault(f"the broker did not come back{cluster.log_tail()}") from None

@@ -36,7 +36,7 @@ READ_MAX = 10_000
 """Records asked for by one fetch."""
 
 STALLED_S = 30.0
-"""No record for so long before the end: the demo fails instead of waiting for ever."""
+"""Nothing acknowledged, or nothing read, for so long: the demo fails instead of waiting on."""
 
 
 class _Row(msgspec.Struct):
@@ -111,7 +111,7 @@ async def _produce(cluster: Cluster, flights: Flights, story: Story, progress: P
     bar = progress.add_task("producing", total=total)
     killer: asyncio.Task[None] | None = None
     began = time.perf_counter()
-    async with Producer(cluster.bootstrap) as producer:
+    async with Producer(cluster.bootstrap, delivery_timeout=STALLED_S) as producer:
         for start in range(0, total, CHUNK):
             if killer is None and start + CHUNK > total // 2:
                 killer = asyncio.create_task(_kill(cluster, story))
@@ -125,7 +125,8 @@ async def _produce(cluster: Cluster, flights: Flights, story: Story, progress: P
         await producer.flush()
     story.produce_s = time.perf_counter() - began
     if killer is not None:
-        await killer
+        async with asyncio.timeout(STALLED_S):
+            await killer
 
 
 async def _kill(cluster: Cluster, story: Story) -> None:
