@@ -52,6 +52,10 @@ OPEN_AT_ONCE = 64
 """Partitions opened between two breaths of the loop."""
 
 
+RETRY_S = 5.0
+"""Pause before partitions that could not be made or opened are tried again."""
+
+
 class PartitionManager:
     """Finds partitions for those who serve requests, and keeps them as the view says."""
 
@@ -285,13 +289,30 @@ class PartitionManager:
         due, self._due = list(self._due), {}
         gone, self._gone = list(self._gone), {}
         for topic_id in gone:
-            await self._remove(topic_id)
+            try:
+                await self._remove(topic_id)
+            except Exception:
+                log.exception("a deleted topic's partitions stay until the next start")
         for start in range(0, len(due), OPEN_AT_ONCE):
             part = due[start : start + OPEN_AT_ONCE]
-            await self._open_all([where for where in part if self._is_missing(where)])
-            for where in part:
-                self._take_role(where)
+            try:
+                await self._open_all([where for where in part if self._is_missing(where)])
+                for where in part:
+                    self._take_role(where)
+            except Exception as error:
+                log.exception("partitions could not be opened, they are tried again")
+                self._try_again_later(part, PartitionOffline(f"it could not be opened: {error}"))
             await asyncio.sleep(0)
+
+    def _try_again_later(self, part: list[TopicIdPartition], error: HeadraceError) -> None:
+        failed = [where for where in part if where not in self._partitions]
+        self._failures.update(dict.fromkeys(failed, error))
+        asyncio.get_running_loop().call_later(RETRY_S, self._try_again, part, failed)
+
+    def _try_again(self, part: list[TopicIdPartition], failed: list[TopicIdPartition]) -> None:
+        for where in failed:
+            self._failures.pop(where, None)
+        self._mark(part)
 
     def _is_missing(self, where: TopicIdPartition) -> bool:
         return (
@@ -313,7 +334,7 @@ class PartitionManager:
             await self._logs.add(missing)
         except HeadraceError as error:
             log.error("new partitions can't be made: %s", error)
-            self._failures.update(dict.fromkeys(missing, error))
+            self._try_again_later(missing, error)
             return
         topics = [(where, self._view.topic_by_id(where.topic_id)) for where in missing]
         wanted = [(where, topic) for where, topic in topics if topic is not None]
@@ -413,7 +434,7 @@ class PartitionManager:
     async def _apply_retention(self, partition: Partition) -> None:
         try:
             removed = await partition.log.apply_retention(self._clock.now_ms())
-        except PartitionOffline as error:
+        except (HeadraceError, OSError) as error:
             log.error("retention of %s failed: %s", partition.name, error)
             return
         if removed:

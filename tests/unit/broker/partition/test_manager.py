@@ -1,0 +1,151 @@
+"""The partition manager: one bad partition, or a bad moment, stops nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from headrace.broker.clock import SystemClock
+from headrace.broker.controller.coordination import Coordination
+from headrace.broker.controller.membership import Identity
+from headrace.broker.lifecycle import Lifecycle
+from headrace.broker.log.files import Disk
+from headrace.broker.log.logs import Logs
+from headrace.broker.log.volume import Volume
+from headrace.broker.partition import manager as manager_module
+from headrace.broker.partition.manager import PartitionManager
+from headrace.broker.partition.partition import Partition
+from headrace.broker.partition.quotas import Quotas
+from headrace.broker.store.memory import MemoryStore
+from headrace.protocol.errors import StorageFull
+from headrace.protocol.ids import TopicIdPartition
+from headrace.protocol.requests import ACKS_LEADER
+from testkit.logs import sealed
+
+
+class ChangingDisk(Disk):
+    """The real disk; `fault` is what making directories and renaming files raise."""
+
+    fault: Exception | None = None
+
+    def make_directory(self, path: str) -> None:
+        if self.fault is not None:
+            raise self.fault
+        super().make_directory(path)
+
+    def rename(self, source: str, target: str) -> None:
+        if self.fault is not None and source.endswith(".log"):
+            raise self.fault
+        super().rename(source, target)
+
+
+class Machine:
+    """Logs, coordination and the manager of one broker, without its API."""
+
+    def __init__(self, path: Path) -> None:
+        self.disk = ChangingDisk()
+        volume = Volume.open(str(path), broker_id=0, disk=self.disk)
+        self.logs = Logs(volume, files_max=64, io_threads=2, flush_threads=1)
+        self.coordination = Coordination(
+            MemoryStore(),
+            Identity(broker_id=0, url="http://127.0.0.1:9420"),
+            local=self.logs.local_state,
+            prepare=self.logs.prepare,
+            on_overtaken=lambda why: None,
+        )
+        clock = SystemClock()
+        self.manager = PartitionManager(
+            self.logs, self.coordination.view, broker_id=0, partitions_max=100,
+            quotas=Quotas(clock, client_produce=-1, client_fetch=-1), clock=clock,
+        )  # fmt: skip
+        self.worker: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        standing = await self.coordination.start()
+        await self.manager.recover(Lifecycle())
+        await self.logs.begin()
+        self.manager.serve_as(standing.session)
+        self.coordination.view.listen(self.manager.on_event)
+        self.worker = asyncio.create_task(self.manager.run())
+        await self.coordination.activate()
+
+    async def stop(self) -> None:
+        assert self.worker is not None
+        self.worker.cancel()
+        await asyncio.gather(self.worker, return_exceptions=True)
+        await self.logs.close(clean=False)
+        await self.coordination.stop()
+
+    async def topic(self, name: str, partitions: int = 1, **config: int) -> list[TopicIdPartition]:
+        settings = {key.replace("_", "."): value for key, value in config.items()}
+        made = await self.coordination.create_topic(name, partitions=partitions, config=settings)
+        async with asyncio.timeout(5):
+            await self.manager.settled()
+        return [TopicIdPartition(made.topic_id, index) for index in range(partitions)]
+
+
+@pytest.fixture
+async def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Machine]:
+    monkeypatch.setattr(manager_module, "RETRY_S", 0.1, raising=False)
+    found = Machine(tmp_path)
+    await found.start()
+    yield found
+    await found.stop()
+
+
+def append(partition: Partition) -> None:
+    partition.append(memoryview(sealed([b"x" * 100])), acks=ACKS_LEADER, now_ms=1)
+
+
+async def usable(machine: Machine, where: TopicIdPartition) -> Partition:
+    async with asyncio.timeout(5):
+        while True:
+            found = machine.manager.get(where)
+            if found is not None and found.offline is None:
+                return found
+            await asyncio.sleep(0.02)
+
+
+async def test_partitions_that_had_no_room_are_made_once_there_is_some(machine: Machine) -> None:
+    machine.disk.fault = OSError(errno.ENOSPC, "No space left on device")
+    [where] = await machine.topic("full")
+    with pytest.raises(StorageFull):
+        machine.manager.find(where)
+    machine.disk.fault = None
+    append(await usable(machine, where))
+
+
+async def test_an_unforeseen_fault_doesnt_end_the_worker(machine: Machine) -> None:
+    machine.disk.fault = RuntimeError("can't start new thread")
+    [where] = await machine.topic("unlucky")
+    machine.disk.fault = None
+    [other] = await machine.topic("lucky")
+    append(await usable(machine, other))
+    append(await usable(machine, where))
+
+
+async def test_retention_goes_on_behind_a_partition_whose_disk_refuses(machine: Machine) -> None:
+    settings = {"segment.bytes": 1_048_576, "retention.ms": 1}
+    made = await machine.coordination.create_topic("old", partitions=3, config=settings)
+    await machine.manager.settled()
+    parts = [machine.manager.find(TopicIdPartition(made.topic_id, index)) for index in range(3)]
+    for partition in parts:
+        append(partition)
+        partition.log.roll()
+    await machine.logs.flusher.flush_all([partition.log for partition in parts])
+    for partition in parts:
+        partition.advance_high_watermark()
+
+    class Refuses(ChangingDisk):
+        def rename(self, source: str, target: str) -> None:
+            if source.startswith(parts[0].log.directory):
+                raise OSError(errno.EPERM, "Operation not permitted", source)
+            super().rename(source, target)
+
+    machine.disk.__class__ = Refuses
+    await machine.manager.apply_retention()
+    assert [partition.log.start_offset for partition in parts[1:]] == [1, 1]
