@@ -45,16 +45,6 @@ async def running(broker: BrokerProcess) -> AsyncIterator[Http]:
         broker.stop()
 
 
-async def write(http: Http, topic: TopicInfo, *values: bytes, partition: int = 0) -> list[int]:
-    """Each value as a batch of its own; the offsets."""
-    offsets = []
-    for value in values:
-        [result] = await http.produce((topic.topic_id, partition, one_batch(value)))
-        assert result.error is None, result
-        offsets.append(result.base_offset)
-    return offsets
-
-
 async def values(http: Http, topic: TopicInfo, partition: int = 0) -> list[bytes | None]:
     """All values of a partition."""
     found: list[bytes | None] = []
@@ -92,7 +82,7 @@ async def test_a_second_broker_on_the_directory_is_refused_and_the_first_goes_on
         second = BrokerProcess(tmp_path / "second")
         second.data_dir = own_broker.data_dir
         assert "another broker is running on" in refusal(second)
-        await write(http, topic, b"still here")
+        await http.write(topic, b"still here")
 
 
 def test_a_file_in_the_directorys_place_is_named(own_broker: BrokerProcess) -> None:
@@ -113,7 +103,7 @@ async def test_a_read_only_directory_is_refused_and_nothing_in_it_is_lost(tmp_pa
         broker.data_dir = volume / "data"
         async with running(broker) as http:
             topic = await http.topic()
-            await write(http, topic, b"kept")
+            await http.write(topic, b"kept")
         make_read_only(volume)
         assert "Read-only file system" in refusal(broker)
         make_writable(volume)
@@ -124,7 +114,7 @@ async def test_a_read_only_directory_is_refused_and_nothing_in_it_is_lost(tmp_pa
 async def test_a_newer_format_is_refused_untouched(own_broker: BrokerProcess) -> None:
     async with running(own_broker) as http:
         topic = await http.topic()
-        await write(http, topic, b"kept")
+        await http.write(topic, b"kept")
     meta = own_broker.data_dir / "meta.json"
     original = meta.read_bytes()
     meta.write_bytes(json.dumps({**json.loads(original), "format": 99}).encode())
@@ -139,7 +129,7 @@ async def test_a_directory_of_another_cluster_or_broker_is_refused(
 ) -> None:
     async with running(own_broker) as http:
         topic = await http.topic()
-        await write(http, topic, b"kept")
+        await http.write(topic, b"kept")
     other = BrokerProcess(tmp_path / "other").start()
     assert other.stop() == 0
     lost = BrokerProcess(tmp_path / "lost", HEADRACE_STORE=f"sqlite:{other.data_dir / 'store.db'}")
@@ -178,7 +168,7 @@ async def killed(broker: BrokerProcess) -> TopicInfo:
     async with Http(broker.url) as http:
         topic = await http.topic(partitions=2, segment_bytes=2_000, index_interval_bytes=500)
         for partition in range(2):
-            await write(http, topic, *FORTY, partition=partition)
+            await http.write(topic, *FORTY, partition=partition)
     broker.kill()
     return topic
 
@@ -190,7 +180,7 @@ async def started_again(broker: BrokerProcess, topic: TopicInfo) -> AsyncIterato
         assert await values(http, topic, 1) == FORTY
         yield http
         assert await values(http, topic, 1) == FORTY
-        assert await write(http, topic, b"more", partition=1) == [40]
+        assert await http.write(topic, b"more", partition=1) == [40]
 
 
 def segments(broker: BrokerProcess, topic: TopicInfo) -> list[Path]:
@@ -220,7 +210,7 @@ async def test_a_bad_byte_in_a_closed_segments_payload_is_found_by_its_reader(
         assert (reply.status, reply.code) == (400, "corrupt_batch")
         rest = await http.call("GET", path + "?offset=1")
         assert [each["value"] for each in rest.json["records"]][:2] == ["001", "002"]
-        assert await write(http, topic, b"goes on") == [40]
+        assert await http.write(topic, b"goes on") == [40]
 
 
 async def test_a_bad_header_in_a_closed_segment_takes_its_partition_offline(
@@ -255,7 +245,7 @@ async def test_a_torn_last_batch_is_cut_and_all_before_it_kept(own_broker: Broke
         file.write(one_batch(b"half of this")[:70])
     async with started_again(own_broker, topic) as http:
         assert await values(http, topic) == FORTY
-        assert await write(http, topic, b"next") == [40]
+        assert await http.write(topic, b"next") == [40]
 
 
 async def test_a_partition_whose_folder_is_gone_is_offline_and_the_rest_serves(
@@ -343,7 +333,7 @@ async def test_a_volume_filled_by_others_to_the_last_byte_loses_nothing(tmp_path
         async with running(broker) as http:
             topic = await http.topic()
             taken = [b"%d" % n for n in range(20)]
-            await write(http, topic, *taken)
+            await http.write(topic, *taken)
             ballast.fill()
             code, more = await fill(http, topic)
             assert code == "storage_full"
@@ -363,7 +353,7 @@ async def test_a_full_volume_at_the_start_is_told_and_loses_nothing(tmp_path: Pa
         ballast = Ballast(volume)
         async with running(broker) as http:
             topic = await http.topic()
-            await write(http, topic, b"kept")
+            await http.write(topic, b"kept")
         ballast.fill()
         assert "No space left" in refusal(broker)
         ballast.drop()
@@ -391,7 +381,7 @@ async def changes_are_refused(http: Http, topic: TopicInfo, *, takes: list[bytes
     reply = await http.call("POST", routes.TOPICS, json={"name": "not-now", "partitions": 1})
     assert (reply.status, reply.code) == (503, "store_unavailable"), reply.body
     assert reply.json["retriable"] is True
-    await write(http, topic, *takes)
+    await http.write(topic, *takes)
     await commit(http, topic, 1)
     assert (await values(http, topic))[-len(takes) :] == takes
 
@@ -414,7 +404,7 @@ async def test_a_stop_is_clean_also_while_the_store_is_locked(own_broker: Broker
     own_broker.start()
     async with Http(own_broker.url) as http:
         topic = await http.topic()
-        await write(http, topic, b"kept")
+        await http.write(topic, b"kept")
     with locked(own_broker.data_dir / "store.db"):
         assert own_broker.stop() == 0, own_broker.log_text[-3000:]
     assert (own_broker.data_dir / "clean").exists()
@@ -441,7 +431,7 @@ async def test_a_store_that_is_replaced_stops_changes_until_it_is_put_back(
 async def test_a_store_of_garbage_is_refused_and_left_as_it_is(own_broker: BrokerProcess) -> None:
     async with running(own_broker) as http:
         topic = await http.topic()
-        await write(http, topic, b"kept")
+        await http.write(topic, b"kept")
     store = own_broker.data_dir / "store.db"
     original = store.read_bytes()
     for garbage in (b"not a database" * 1_000, original[:5_000] + b"\xff" * 20_000):
@@ -459,7 +449,7 @@ async def test_an_empty_store_beside_data_is_refused_and_the_data_kept(
     """Absence never deletes: a lost store is told, and putting it back is all that is needed."""
     async with running(own_broker) as http:
         topic = await http.topic()
-        await write(http, topic, b"kept")
+        await http.write(topic, b"kept")
     store = own_broker.data_dir / "store.db"
     aside = store.rename(store.with_name("aside.db"))
     assert "cluster" in refusal(own_broker)

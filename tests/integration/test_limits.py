@@ -92,8 +92,8 @@ async def test_a_bounded_topic_refuses_and_takes_again_once_records_are_deleted(
             taken += 1
         assert result.error == "topic_full"
         assert taken == 10_000 // len(data)
-        result, found = await http.fetch(topic.topic_id, 0, taken - 1)
-        assert (result.high_watermark, len(found)) == (taken, 1)
+        fetched, found = await http.fetch(topic.topic_id, 0, taken - 1)
+        assert (fetched.high_watermark, len(found)) == (taken, 1)
         await http.call(
             "POST", routes.DELETE_RECORDS,
             json={"partitions": [{"topic": topic.name, "partition": 0, "before_offset": 3}]},

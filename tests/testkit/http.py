@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +72,27 @@ class Http:
         ) as answer:  # fmt: skip
             return Reply(answer.status, dict(answer.headers), await answer.read())
 
+    async def good(self, method: str, path: str, json: object = None) -> Any:
+        """The JSON of an answer that must be a 2xx."""
+        reply = await self.call(method, path, json=json)
+        assert 200 <= reply.status < 300, (reply.status, reply.body)
+        return reply.json if reply.body else None
+
+    async def write(self, topic: TopicInfo, *values: bytes, partition: int = 0) -> list[int]:
+        """Each value as a batch of its own; the offsets."""
+        offsets = []
+        for value in values:
+            [result] = await self.produce((topic.topic_id, partition, one_batch(value)))
+            assert result.error is None, result
+            offsets.append(result.base_offset)
+        return offsets
+
+    async def offset(self, topic: TopicInfo, **question: object) -> Any:
+        """One answer of /v1/offsets, of partition 0 unless the question says otherwise."""
+        query = {"topic": topic.name, "partition": 0, **question}
+        [answer] = (await self.good("POST", routes.OFFSETS, {"queries": [query]}))["answers"]
+        return answer
+
     async def topic(self, *, partitions: int = 1, **config: object) -> TopicInfo:
         """A new topic with a name of its own; config keys with `_` for `.`."""
         body = {
@@ -131,6 +155,14 @@ class Http:
             for position, header in batch.walk(data)
         ]
         return answer.parts[0], found
+
+
+async def eventually(holds: Callable[[], Awaitable[bool]], *, timeout_s: float = 8.0) -> None:
+    """Waits until what it asks is true."""
+    deadline = time.monotonic() + timeout_s
+    while not await holds():
+        assert time.monotonic() < deadline, "it never came true"
+        await asyncio.sleep(0.05)
 
 
 def one_batch(*values: bytes, key: bytes | None = None, **fields: Any) -> bytes:

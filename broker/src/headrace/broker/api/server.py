@@ -7,8 +7,9 @@ handler → answer or `ErrorBody`, counted either way.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 from aiohttp import web
 
@@ -31,6 +32,12 @@ from headrace.protocol.requests import BATCH_MEDIA_TYPE
 
 KEEPALIVE_S = 75.0
 """A connection on which no whole request head arrives for so long is closed."""
+
+LINGER_S = 2.0
+"""How long the rest of a refused body is still read, so that its sender gets to see the answer."""
+
+LAST_WRITES_S = 2.0
+"""How long answers that are ready may take to be written when the broker stops."""
 
 SLOWEST_BYTES_PER_S = 65_536
 """A body that comes slower than this on the whole is given up."""
@@ -66,9 +73,13 @@ class Server:
             keepalive_timeout=KEEPALIVE_S,
             read_bufsize=MIB,
             handle_signals=False,
-            shutdown_timeout=settings.drain_timeout_ms / 1000,
+            lingering_time=LINGER_S,
+            shutdown_timeout=LAST_WRITES_S,
         )
         self._listener: asyncio.Server | None = None
+        self._under_way = 0
+        self._none_under_way = asyncio.Event()
+        self._none_under_way.set()
 
     async def start(self) -> int:
         """Listens; answers the port (which one, if the settings say 0).
@@ -84,9 +95,15 @@ class Server:
         return port
 
     async def stop(self) -> None:
-        """Takes no new connections, lets requests end within `drain.timeout.ms`, closes all."""
+        """Takes no new connections, lets requests end within `drain.timeout.ms`, closes all. To be
+        called when the state says that nothing new is served."""
         if self._listener is not None:
             self._listener.close()
+        # Not left to aiohttp, whose shutdown begins by reading nothing more from any connection:
+        # a body that is under way would never arrive, and each stop would take the whole time.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_ms / 1000):
+                await self._none_under_way.wait()
         await self._runner.cleanup()
 
     def _accept(self) -> asyncio.Protocol:
@@ -109,7 +126,10 @@ class Server:
                 return answer
             except HeadraceError as error:
                 status = error.status
-                return error_answer(error)
+                answer = error_answer(error)
+                if isinstance(error, SlowRequest):
+                    answer.force_close()
+                return answer
             except web.HTTPException as error:
                 status = error.status
                 return error_answer(from_aiohttp(error, request))
@@ -128,6 +148,22 @@ class Server:
             raise BrokerUnavailable(
                 f"the broker is {self._lifecycle.state}; try again shortly", retry_after_ms=500
             )
+        with self._counted():
+            return await self._serve_one(endpoint, request)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        """Counts a request as under way; a stop waits for it."""
+        self._under_way += 1
+        self._none_under_way.clear()
+        try:
+            yield
+        finally:
+            self._under_way -= 1
+            if not self._under_way:
+                self._none_under_way.set()
+
+    async def _serve_one(self, endpoint: Endpoint, request: web.Request) -> web.StreamResponse:
         principal = self._policy.authenticate(request)
         path = parse_parameters(endpoint.path_model, dict(request.match_info), where="path")
         query = parse_parameters(endpoint.query_model, _query(request), where="query")
@@ -177,7 +213,6 @@ class Server:
                     parts.append(part)
                     deadline.reschedule(min(latest, loop.time() + idle_s))
         except TimeoutError as error:
-            request.protocol.force_close()
             raise SlowRequest(
                 f"the body came too slowly: {size_bytes:,} bytes had arrived, nothing for"
                 f" {idle_s:g} s or less than {SLOWEST_BYTES_PER_S:,} bytes a second"
