@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Literal
 
 from headrace.protocol import limits, routes
-from headrace.protocol.errors import HeadraceError
+from headrace.protocol.errors import HeadraceError, InvalidRequest
 from headrace.protocol.ids import TopicPartition
 from headrace.protocol.models import OffsetAnswer, OffsetQuery, OffsetsAnswer, OffsetsRequest
 from headrace.sdk.client import Client
@@ -62,3 +62,39 @@ def query_for(where: TopicPartition, place: Where) -> OffsetQuery:
     if place == "latest":
         return OffsetQuery(*where, "latest")
     raise TypeError(f"a place is an offset, 'earliest', 'latest' or a datetime, got {place!r}")
+
+
+async def places_of(
+    client: Client, partitions: Sequence[TopicPartition], to: Where, *, timeout: float
+) -> dict[TopicPartition, int]:
+    """The offset of a place in each of the partitions; the end where no record is that late.
+
+    Raises:
+        InvalidRequest: a number that is no offset.
+        HeadraceError: a partition can't be asked within `timeout` seconds.
+    """
+    if isinstance(to, int):
+        return dict.fromkeys(partitions, checked_offset(to))
+    queries = [query_for(where, to) for where in partitions]
+    answers = await ask(client, queries, timeout=timeout)
+    found: dict[TopicPartition, int] = {}
+    late: list[TopicPartition] = []
+    for where, answer in zip(partitions, answers, strict=True):
+        if answer.error is not None:
+            raise answer.error.to_error()
+        if answer.offset is None:
+            late.append(where)
+        else:
+            found[where] = answer.offset
+    return found | (await places_of(client, late, "latest", timeout=timeout) if late else {})
+
+
+def checked_offset(offset: int) -> int:
+    """The offset, if it can be one.
+
+    Raises:
+        InvalidRequest: it is negative, or no whole number.
+    """
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise InvalidRequest(f"an offset is a whole number of at least 0, got {offset!r}")
+    return offset

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
 
 import msgspec
 
 from headrace.protocol import batch as batches
 from headrace.protocol import framing, routes
 from headrace.protocol.errors import (
+    Closed,
     CorruptBatch,
     HeadraceError,
     InternalError,
@@ -41,6 +40,7 @@ from headrace.sdk.cluster_view import ClusterView, TopicView
 from headrace.sdk.core.positions import PartitionState, is_fetchable, plan_fetch
 from headrace.sdk.offsets import ask, query_for
 from headrace.sdk.settings import ConsumerSettings
+from headrace.sdk.tasks import Tasks
 
 log = logging.getLogger("headrace.sdk.consumer")
 _response_decoder = msgspec.msgpack.Decoder(FetchResponse)
@@ -69,7 +69,7 @@ class Fetcher:
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._polls: dict[str, list[_Poll]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = Tasks()
         self._refreshing: set[str] = set()
         self._resolving = False
         self._timer: asyncio.TimerHandle | None = None
@@ -166,7 +166,7 @@ class Fetcher:
             parts=plan.parts,
         )
         poll = _Poll(plan.states, now)
-        poll.task = self._spawn(self._poll(url, poll, request))
+        poll.task = self._tasks.spawn(self._poll(url, poll, request))
         polls.append(poll)
 
     async def _poll(self, url: str, poll: _Poll, request: FetchRequest) -> None:
@@ -299,7 +299,7 @@ class Fetcher:
     def _resolve_soon(self) -> None:
         if not self._resolving:
             self._resolving = True
-            self._spawn(self._resolve_waiting())
+            self._tasks.spawn(self._resolve_waiting())
 
     async def _resolve_waiting(self) -> None:
         now = self._loop.time()
@@ -345,7 +345,7 @@ class Fetcher:
     def _refresh_soon(self, topic: str) -> None:
         if topic not in self._refreshing and not self._is_closed:
             self._refreshing.add(topic)
-            self._spawn(self._refresh(topic))
+            self._tasks.spawn(self._refresh(topic))
 
     async def _refresh(self, topic: str) -> None:
         try:
@@ -374,21 +374,17 @@ class Fetcher:
     def _of_topic(self, topic: str) -> list[PartitionState]:
         return [state for state in self.states.values() if state.owner.topic == topic]
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._loop.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+    def check_open(self) -> None:
+        """Raises Closed after `close`."""
+        if self._is_closed:
+            raise Closed("the consumer is closed")
 
     async def close(self) -> None:
         """Ends all requests."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.cancel()
         self.wake()
 
 
