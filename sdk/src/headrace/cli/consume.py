@@ -15,8 +15,8 @@ import typer
 from headrace.cli.line_format import LETTERS_HELP, FormatFault, Render, compile_format
 from headrace.cli.options import Bootstrap, bootstrap_of
 from headrace.cli.output import notice
-from headrace.cli.pipes import reader_may_leave
 from headrace.cli.session import run
+from headrace.cli.streams import reader_may_leave
 from headrace.protocol.errors import HeadraceError, OffsetOutOfRange
 from headrace.protocol.ids import TopicPartition
 from headrace.protocol.record import Record

@@ -17,7 +17,7 @@ def main() -> None:
     """Run the command line; never returns."""
     try:
         from headrace.cli.app import app
-        from headrace.cli.pipes import flush_stdout
+        from headrace.cli.streams import flush_stdout
 
         try:
             app(prog_name="headrace")

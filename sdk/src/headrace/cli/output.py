@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from headrace.cli.pipes import reader_may_leave
+from headrace.cli.streams import reader_may_leave
 
 _PIPE_WIDTH = 1_000
 """Columns of a console that is no terminal: wide enough that nothing is folded or cut there."""
