@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from headrace.broker.clock import SystemClock
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.membership import Identity
 from headrace.broker.lifecycle import Lifecycle
-from headrace.broker.log.files import Disk
+from headrace.broker.log.files import Disk, Entry
 from headrace.broker.log.logs import Logs
 from headrace.broker.log.volume import Volume
 from headrace.broker.partition import manager as manager_module
@@ -149,3 +150,37 @@ async def test_retention_goes_on_behind_a_partition_whose_disk_refuses(machine: 
     machine.disk.__class__ = Refuses
     await machine.manager.apply_retention()
     assert [partition.log.start_offset for partition in parts[1:]] == [1, 1]
+
+
+class SlowFirst(ChangingDisk):
+    """The first thread that lists a directory takes its time."""
+
+    listings = 0
+
+    def list_directory(self, path: str) -> list[Entry]:
+        self.listings += 1
+        if self.listings == 1:
+            time.sleep(0.3)
+        return super().list_directory(path)
+
+
+async def test_first_batches_after_a_start_are_appended_in_the_order_in_which_they_came(
+    machine: Machine,
+) -> None:
+    [where] = await machine.topic("orders")
+    partition = machine.manager.find(where)
+    append(partition)
+    partition.log.producers = None  # as after a start
+
+    async def produce(sequence: int) -> int:
+        await partition.learn_producers()
+        data = sealed([b"x"], producer_id=7, producer_epoch=0, base_sequence=sequence)
+        return partition.append(memoryview(data), acks=ACKS_LEADER, now_ms=1)[0].base_offset
+
+    machine.disk.__class__ = SlowFirst
+    gone = asyncio.create_task(partition.learn_producers())
+    arrived = [asyncio.create_task(produce(sequence)) for sequence in range(3)]
+    await asyncio.sleep(0.05)
+    gone.cancel()  # its client hung up
+    assert await asyncio.gather(*arrived) == [1, 2, 3]
+    assert machine.disk.listings == 1

@@ -7,6 +7,7 @@ written, or what is on the disk where the topic's flush level says `batch` (repl
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 
 from headrace.broker.core import batch_rules
@@ -16,6 +17,7 @@ from headrace.broker.core.topic_config import TopicConfig
 from headrace.broker.log.config import FlushPolicy
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.log import Appended, Log
+from headrace.broker.log.producers import ProducerState
 from headrace.broker.log.slices import LogSlice
 from headrace.broker.partition.waiters import CommitWaiters, ReadWaiter
 from headrace.protocol.batch import BatchHeader
@@ -63,6 +65,7 @@ class Partition:
         self.leader_epoch = -1
         self.leading = False
         self.stats = PartitionStats()
+        self._learning: asyncio.Future[ProducerState] | None = None
         self._commits = CommitWaiters()
         self._readers: set[ReadWaiter] = set()
 
@@ -167,13 +170,22 @@ class Partition:
         return self.log.producers is not None
 
     async def learn_producers(self) -> None:
-        """Loads the state of idempotent producers, once after a start.
+        """Loads the state of idempotent producers, once after a start: one load for all who wait
+        for it, who then go on in the order in which they came. It goes on when a caller goes away.
 
         Raises:
             PartitionOffline: the log can't be read.
         """
         self.require_usable()
-        await self.log.load_producers()
+        if self._learning is None:
+            self._learning = asyncio.ensure_future(self.log.load_producers())
+            self._learning.add_done_callback(self._learned)
+        await asyncio.shield(self._learning)
+
+    def _learned(self, learning: asyncio.Future[ProducerState]) -> None:
+        self._learning = None
+        if not learning.cancelled():
+            learning.exception()  # looked at: whoever waited has it, and may have gone away
 
     def append_own(self, batch: memoryview, header: BatchHeader, *, now_ms: int) -> Appended:
         """Appends the broker's own batch to an internal topic.
