@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -109,3 +111,63 @@ async def test_a_log_that_could_not_be_recovered_for_want_of_room_is_recovered_b
         log = await opened(logs)
         assert log.failure is None
         assert log.end_offset == 2
+
+
+class LaterNoDescriptors(Disk):
+    """As `NoDescriptors`, once told so, for writers."""
+
+    is_out = False
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if self.is_out and path.endswith(".log"):
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return super().open(path, create=create)
+
+
+async def test_a_log_that_cannot_be_synced_at_the_end_makes_the_stop_unclean_and_no_more(
+    tmp_path: Path,
+) -> None:
+    disk = LaterNoDescriptors()
+    async with process(tmp_path, disk=disk, clean=True) as logs:
+        await logs.begin()
+        log = await opened(logs)
+        append(log, sealed([b"a"]))
+        log.files.close(log.segments.active.file)
+        disk.is_out = True
+    volume = Volume.open(str(tmp_path), broker_id=0)
+    assert volume.start is StartKind.SAME_BOOT
+    volume.release()
+
+
+class SlowDisk(Disk):
+    """Emptying the trash takes its time. `unlocked`: whether it was done when the lock went."""
+
+    is_done = False
+    unlocked: bool | None = None
+    lock_fd: int | None = None
+
+    def remove_tree(self, path: str) -> None:
+        time.sleep(0.2)
+        self.is_done = True
+
+    def lock(self, path: str) -> int | None:
+        self.lock_fd = super().lock(path)
+        return self.lock_fd
+
+    def close(self, fd: int) -> None:
+        if fd == self.lock_fd:
+            self.unlocked = self.is_done
+        super().close(fd)
+
+
+async def test_the_directory_is_given_up_only_after_the_last_thread_is_done_with_it(
+    tmp_path: Path,
+) -> None:
+    disk = SlowDisk()
+    async with process(tmp_path, disk=disk) as logs:
+        await logs.begin()
+        await opened(logs)
+        removing = asyncio.create_task(logs.remove([PARTITION]))
+        await asyncio.sleep(0.05)
+        removing.cancel()
+    assert disk.unlocked is True

@@ -22,7 +22,7 @@ from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.log import Log
 from headrace.broker.log.recovery import StartKind, open_log
 from headrace.broker.log.volume import Contents, Volume
-from headrace.protocol.errors import PartitionOffline, StorageFull
+from headrace.protocol.errors import HeadraceError, PartitionOffline, StorageFull
 from headrace.protocol.ids import TopicIdPartition
 
 log = logging.getLogger(__name__)
@@ -225,14 +225,14 @@ class Logs:
         """Lets the volume go. `clean`: all logs are synced and the next start needs no recovery."""
         if clean and self._begun:
             await self.flusher.flush_all(self._open.values())
-            closed = {where: await each.close() for where, each in self._open.items()}
             try:
+                closed = {where: await each.close() for where, each in self._open.items()}
                 await self._io.run(self._end, closed)
-            except OSError as error:
-                log.error("no clean marker could be written, the next start recovers: %s", error)
-        self._volume.release()
+            except (HeadraceError, OSError) as error:
+                log.error("the stop isn't a clean one, the next start recovers: %s", error)
         self._io.close()
         self._sync.close()
+        self._volume.release()
 
     def _kept(self) -> dict[TopicIdPartition, Checkpoint]:
         """What the former process noted of logs that this one could not open."""
