@@ -351,3 +351,13 @@ async def test_added_partitions_are_used_once_metadata_is_old(cluster: InMemoryC
         await producer.send("one", b"v")
         await asyncio.sleep(0.05)
         assert (await producer.send("one", b"v", partition=3)).partition == 3
+
+
+async def test_records_of_a_topic_not_looked_up_yet_fail_when_the_program_is_interrupted(
+    cluster: InMemoryCluster,
+) -> None:
+    producer = Producer(cluster.url)
+    handle = producer.enqueue("t", b"value")
+    await producer.__aexit__(asyncio.CancelledError)
+    with pytest.raises(Closed):
+        handle.result()

@@ -116,6 +116,7 @@ class Consumer:
             load_value=deserialize_with(value_deserializer, name="value_deserializer"),
         )
         self._session: Session | None = None
+        self._started: Session | None = None
         self._is_closed = False
 
     # --- reading ---------------------------------------------------------------------------------
@@ -134,7 +135,7 @@ class Consumer:
         """Waits for records and gives an iterator over some of them, in one partition: what `async
         for` is made of, for programs (and the sync facade) that loop by themselves. Each record is
         finished when the next is taken, the last one by the next call."""
-        session = await self._start()
+        session = self._started or await self._start()
         return await session.handouts.next_iterator()
 
     async def fetch(self, max_records: int = 500, timeout: float | None = None) -> list[Record]:
@@ -148,7 +149,7 @@ class Consumer:
         """
         if max_records < 1:
             raise InvalidRequest(f"max_records= must be at least 1, got {max_records}")
-        session = await self._start()
+        session = self._started or await self._start()
         return await session.handouts.fetch(max_records, timeout)
 
     async def fetch_batches(
@@ -313,11 +314,11 @@ class Consumer:
     # --- life ------------------------------------------------------------------------------------
 
     async def _start(self) -> Session:
-        session = self._session
-        if session is None or self._is_closed or not session.is_started:
-            session = self._opened()
-            await session.start()
-        return session
+        """The session at work (`_started` is the same without a call, for the hot path)."""
+        if self._started is None:
+            await self._opened().start()
+            self._started = self._opened()
+        return self._started
 
     def _opened(self) -> Session:
         if self._is_closed:
@@ -350,5 +351,6 @@ class Consumer:
 
     async def _shut(self) -> None:
         self._is_closed = True
+        self._started = None
         if self._session is not None:
             await self._session.close()

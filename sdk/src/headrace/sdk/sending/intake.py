@@ -14,6 +14,7 @@ from headrace.protocol.compression import Codec
 from headrace.protocol.errors import BufferFull
 from headrace.protocol.names import check_name
 from headrace.sdk.core.accumulator import Batch, check_single
+from headrace.sdk.sending.buffer import Buffer
 from headrace.sdk.sending.deliveries import Handle
 from headrace.sdk.sending.rows import Row, Rows
 from headrace.sdk.sending.sender import Sender
@@ -51,7 +52,8 @@ class Intake:
     def put(self, queues: TopicQueues, row: Row, partition: int | None) -> tuple[Batch, int]:
         """Appends a record whose room has been checked; its batch, and its index there."""
         buffer = self.buffer
-        buffer.check_open()
+        if buffer.is_closed:
+            buffer.check_open()
         queue = queues.pick(row.key, partition)
         size = row.size
         batch = queue.open
@@ -81,14 +83,10 @@ class Intake:
             BufferFull: too much is unacknowledged.
         """
         row = self.rows.row(value, key, headers, stamp)
-        room, bytes_max = self.buffer.room, self.buffer.bytes_max
-        if row.size > room and room < bytes_max:
+        buffer = self.buffer
+        if row.size > buffer.room and buffer.room < buffer.bytes_max:
             self._refused_bytes = row.size
-            raise BufferFull(
-                f"{bytes_max - room:,} bytes are not acknowledged yet, buffer_bytes is"
-                f" {bytes_max:,}; `await producer.ready()` waits for room",
-                details={"size_bytes": row.size},
-            )
+            raise buffer_full(buffer, row.size)
         queues = self._topics.by_name.get(topic)
         if queues is None:
             return self._unrouted.add(topic, row, partition)
@@ -115,6 +113,15 @@ class Intake:
         self.buffer.is_closed = True
         await self._unrouted.close()
         await self.sender.close()
+
+
+def buffer_full(buffer: Buffer, size_bytes: int) -> BufferFull:
+    """The error for a record that finds no room."""
+    return BufferFull(
+        f"{buffer.bytes_max - buffer.room:,} bytes are not acknowledged yet, buffer_bytes is"
+        f" {buffer.bytes_max:,}; `await producer.ready()` waits for room",
+        details={"size_bytes": size_bytes},
+    )
 
 
 def check_large(queues: TopicQueues, row: Row) -> None:
