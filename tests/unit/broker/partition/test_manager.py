@@ -184,3 +184,26 @@ async def test_first_batches_after_a_start_are_appended_in_the_order_in_which_th
     gone.cancel()  # its client hung up
     assert await asyncio.gather(*arrived) == [1, 2, 3]
     assert machine.disk.listings == 1
+
+
+class NoRoomForFiles(ChangingDisk):
+    """The volume has no room for one more file."""
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if create and not self.exists(path):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return super().open(path, create=create)
+
+
+async def test_retention_makes_room_when_there_is_none_for_a_new_segment(machine: Machine) -> None:
+    made = await machine.coordination.create_topic(
+        "old", partitions=1, config={"retention.ms": 1, "flush.policy": "none"}
+    )
+    await machine.manager.settled()
+    partition = machine.manager.find(TopicIdPartition(made.topic_id, 0))
+    append(partition)
+    partition.log.roll()
+    append(partition)
+    machine.disk.__class__ = NoRoomForFiles
+    await machine.manager.apply_retention()
+    assert partition.log.start_offset == 1

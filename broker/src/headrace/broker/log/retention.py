@@ -41,10 +41,7 @@ class LogRetention:
             return
         older = log.older_segments()
         if offset == log.end_offset:
-            try:
-                self._roll()
-            except StorageFull:
-                pass  # then its space comes back with the next roll
+            self._try_to_roll()
         log.start_offset = offset
         await self._delete_oldest(sum(log.end_of(segment) <= offset for segment in older))
 
@@ -60,7 +57,7 @@ class LogRetention:
             and log.end_offset <= log.high_watermark
             and is_expired(active.last_append_ms, policy, now_ms=now_ms)
         ):
-            self._roll()
+            self._try_to_roll()
         await self._look_up_ages(policy, now_ms)
         older = log.older_segments()
         if not older:
@@ -75,6 +72,14 @@ class LogRetention:
             high_watermark=log.high_watermark,
         )  # fmt: skip
         return await self._delete_oldest(count)
+
+    def _try_to_roll(self) -> None:
+        """Closes the active segment so that it can go. Where there is no room for the next one,
+        what is closed already goes first."""
+        try:
+            self._roll()
+        except StorageFull:
+            pass
 
     async def _delete_oldest(self, count: int) -> int:
         """Removes `count` segments; answers how many went (fewer when somebody else cut the log
