@@ -7,11 +7,15 @@ BIN := $(VENV)/bin
 # A hash of what decides the set of packages; when it changes, the next target installs again.
 STAMP := $(VENV)/.installed-$(shell cksum pyproject.toml | tr ' ' '-' | cut -d- -f1,2)
 
+# The peers' clients and the plots' library, which nothing else needs.
+BENCH_VENV := .venv-bench
+BENCH_STAMP := $(BENCH_VENV)/.installed
+
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo bench simulate soak docs format clean
+.PHONY: help setup check test demo bench bench-peers simulate soak docs format clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z]+):.*## (.*)/  make \1|\2/' | while IFS='|' read -r verb text; do printf '%-16s %s\n' "$$verb" "$$text"; done
+	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | while IFS='|' read -r verb text; do printf '%-16s %s\n' "$$verb" "$$text"; done
 
 setup: $(STAMP) ## .venv with everything that developing needs
 
@@ -40,6 +44,14 @@ demo: $(STAMP) ## a broker, real data through it, a SIGKILL in the middle, nothi
 bench: $(STAMP) ## throughput and latency of this machine (bench/README.md says how to read it)
 	$(BIN)/python bench/run.py
 
+bench-peers: $(BENCH_STAMP) ## the same work on Kafka, RabbitMQ streams, Redis and NATS beside it (bench/README.md)
+	$(BENCH_VENV)/bin/python bench/peers.py
+
+$(BENCH_STAMP): pyproject.toml bench/requirements.txt
+	@test -x $(BENCH_VENV)/bin/python || $(PYTHON) -m venv $(BENCH_VENV)
+	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[broker]' -r bench/requirements.txt
+	@touch $@
+
 simulate: $(STAMP) ## property tests with many times more examples; HYPOTHESIS_PROFILE to change how many
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-long} $(BIN)/python -m pytest tests/properties --timeout 3600
 
@@ -54,4 +66,4 @@ format: $(STAMP) ## let ruff format and repair what it can
 	$(BIN)/ruff format .
 
 clean: ## remove .venv and all caches
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
+	rm -rf $(VENV) $(BENCH_VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis dist build
