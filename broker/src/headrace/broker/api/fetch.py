@@ -247,19 +247,21 @@ async def _cut_at(partition: Partition, found: LogSlice, until: int) -> None:
 
 
 async def _send(request: web.Request, found: Gathered, *, throttle_ms: int) -> web.StreamResponse:
-    head = framing.head(FetchResponse(throttle_ms, found.results))
     if found.size_bytes <= PIECE_BYTES:
-        body = b"".join([head, *[await _whole(each) for each in found.slices]])
-        return web.Response(body=body, content_type=BATCH_MEDIA_TYPE)
+        data = await _read_all(found)
+        head = framing.head(FetchResponse(throttle_ms, found.results))
+        return web.Response(body=b"".join([head, *data]), content_type=BATCH_MEDIA_TYPE)
+    head = framing.head(FetchResponse(throttle_ms, found.results))
     response = web.StreamResponse()
     response.content_type = BATCH_MEDIA_TYPE
     response.content_length = len(head) + found.size_bytes
     await response.prepare(request)
     try:
         await response.write(head)
-        for each in found.slices:
-            async for piece in each.pieces(PIECE_BYTES):
-                await response.write(piece)
+        for partition, each in zip(found.partitions, found.slices, strict=True):
+            with partition.reading():
+                async for piece in each.pieces(PIECE_BYTES):
+                    await response.write(piece)
         await response.write_eof()
     except ConnectionError:
         log.debug("a reader went away before its answer was sent")
@@ -268,6 +270,19 @@ async def _send(request: web.Request, found: Gathered, *, throttle_ms: int) -> w
         log.warning("an answer was cut off: %s", error)
         request.protocol.force_close()
     return response
+
+
+async def _read_all(found: Gathered) -> list[Buffer]:
+    """The bytes of all slices; a partition whose bytes can't be read gets an error instead."""
+    data: list[Buffer] = []
+    results = [result for result in found.results if result.length]
+    for result, partition, each in zip(results, found.partitions, found.slices, strict=True):
+        try:
+            with partition.reading():
+                data.append(await _whole(each))
+        except HeadraceError as error:
+            result.error, result.message, result.length = error.code, error.message, 0
+    return data
 
 
 async def _whole(each: LogSlice) -> Buffer:

@@ -8,6 +8,8 @@ written, or what is on the disk where the topic's flush level says `batch` (repl
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.broker.core import batch_rules
@@ -27,6 +29,7 @@ from headrace.protocol.errors import (
     NotEnoughReplicas,
     NotLeader,
     OffsetOutOfRange,
+    PartitionOffline,
     TopicFull,
     UnknownEpoch,
 )
@@ -279,6 +282,20 @@ class Partition:
         return await self.log.locate_cold(
             offset, max_bytes=max_bytes, end_offset=self.high_watermark
         )
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around reading the bytes of a slice: what can't be read takes the partition offline (not
+        a mere lack of descriptors). Else those who ask for it together with others would be cut
+        off again and again."""
+        try:
+            yield
+        except PartitionOffline as error:
+            if isinstance(error.__cause__, OSError):
+                self.log.translated(error.__cause__)
+            else:
+                self.log.fail(error.message)
+            raise
 
     async def delete_before(self, offset: int) -> None:
         """Removes the records before `offset`; durable after the volume's next checkpoint.
