@@ -386,30 +386,21 @@ async def changes_are_refused(http: Http, topic: TopicInfo, *, takes: list[bytes
     assert (await values(http, topic))[-len(takes) :] == takes
 
 
-async def test_a_store_locked_by_a_stuck_process_stops_changes_and_nothing_else(
+async def test_a_store_locked_by_a_stuck_process_stops_changes_and_starts_and_nothing_else(
     own_broker: BrokerProcess,
 ) -> None:
-    store = own_broker.data_dir / "store.db"
-    async with running(own_broker) as http:
-        topic = await http.topic()
-        with locked(store):
-            await changes_are_refused(http, topic, takes=[b"meanwhile"])
-        reply = await http.call("POST", routes.TOPICS, json={"name": "now", "partitions": 1})
-        assert reply.status == 201, reply.body
-    with locked(store):
-        assert "another process holds it" in refusal(own_broker)
-
-
-async def test_a_stop_is_clean_also_while_the_store_is_locked(own_broker: BrokerProcess) -> None:
     own_broker.start()
     async with Http(own_broker.url) as http:
         topic = await http.topic()
-        await http.write(topic, b"kept")
-    with locked(own_broker.data_dir / "store.db"):
-        assert own_broker.stop() == 0, own_broker.log_text[-3000:]
-    assert (own_broker.data_dir / "clean").exists()
+        with locked(own_broker.data_dir / "store.db"):
+            await changes_are_refused(http, topic, takes=[b"meanwhile"])
+            assert own_broker.stop() == 0, own_broker.log_text[-3000:]
+            assert (own_broker.data_dir / "clean").exists()
+            assert "another process holds it" in refusal(own_broker)
     async with running(own_broker) as http:
-        assert await values(http, topic) == [b"kept"]
+        assert await values(http, topic) == [b"meanwhile"]
+        reply = await http.call("POST", routes.TOPICS, json={"name": "now", "partitions": 1})
+        assert reply.status == 201, reply.body
 
 
 async def test_a_store_that_is_replaced_stops_changes_until_it_is_put_back(

@@ -61,6 +61,17 @@ CHECKS = [
 
 
 @pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
+    """A broker that keeps no long poll waiting for long: any wait may be asked of it."""
+    process = BrokerProcess(
+        tmp_path_factory.mktemp("broker"), HEADRACE_FETCH_WAIT_MS_MAX="20"
+    ).start()
+    yield process
+    assert process.stop() == 0, process.log_text[-4000:]
+    assert " ERROR " not in process.log_text, process.log_text[-4000:]
+
+
+@pytest.fixture(scope="module")
 def document(broker: BrokerProcess) -> BaseSchema:
     """What the broker says of itself."""
     load_all_checks()

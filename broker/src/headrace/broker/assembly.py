@@ -225,15 +225,16 @@ class Broker:
         self.lifecycle.state = DRAINING
         if self._fetch is not None:
             self._fetch.wake_all()
+        is_told = False
         if clean and self._coordination is not None:
-            await tell_cluster(self._coordination.drain())
+            is_told = await tell_cluster(self._coordination.drain())
         if self._server is not None:
             await self._server.stop()
         await self._tasks.stop()
         if self._logs is not None:
             await self._logs.close(clean=clean)
         if self._coordination is not None:
-            await tell_cluster(self._coordination.stop(clean=clean))
+            await tell_cluster(self._coordination.stop(clean=is_told))
         if self._store is not None:
             await self._store.close()
         self.lifecycle.state = STOPPED
@@ -261,16 +262,19 @@ class Broker:
         )
 
 
-async def tell_cluster(goodbye: Awaitable[None]) -> None:
-    """One word to the store at the end. A store that can't be reached is no reason to skip the rest
-    of a clean stop, nor to wait for long: others then learn of it by the lease."""
+async def tell_cluster(goodbye: Awaitable[None]) -> bool:
+    """One word to the store at the end; whether it was taken. A store that can't be reached is no
+    reason to skip the rest of a clean stop, nor to wait for long: others then learn of it by the
+    lease."""
     try:
         async with asyncio.timeout(GOODBYE_S):
             await goodbye
+        return True
     except TimeoutError:
         log.warning("the cluster wasn't told of the stop: no answer in %g s", GOODBYE_S)
     except HeadraceError as error:
         log.warning("the cluster wasn't told of the stop: %s", error)
+    return False
 
 
 def topic_samples(manager: PartitionManager) -> Iterator[TopicSample]:
