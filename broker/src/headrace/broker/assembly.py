@@ -27,6 +27,7 @@ from headrace.broker.api.offsets import Offsets
 from headrace.broker.api.produce import Produce
 from headrace.broker.api.records import Records
 from headrace.broker.api.server import Server
+from headrace.broker.api.shielding import end_all
 from headrace.broker.api.table import Handlers
 from headrace.broker.api.topics import Topics
 from headrace.broker.clock import Clock, SystemClock
@@ -64,7 +65,8 @@ FLUSH_TICK_S = 0.1
 """How exactly flush.ms is kept."""
 
 GOODBYE_S = 5.0
-"""How long each of the two words to the store at a stop may take (draining, lease given up)."""
+"""How long each of the two words to the store at a stop may take (draining, lease given up), and
+what was begun for clients who have hung up."""
 
 SPACE_INTERVAL_S = 1.0
 """Pause between two looks at the free space, besides those that writes cause."""
@@ -230,6 +232,7 @@ class Broker:
             is_told = await tell_cluster(self._coordination.drain())
         if self._server is not None:
             await self._server.stop()
+        await end_all(GOODBYE_S)
         await self._tasks.stop()
         if self._logs is not None:
             await self._logs.close(clean=clean)

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from headrace.broker.api.auth import ANONYMOUS
+from headrace.broker.api.endpoint import Call
+from headrace.broker.api.offsets import Offsets
 from headrace.broker.clock import SystemClock
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.membership import Identity
@@ -24,6 +27,7 @@ from headrace.broker.partition.quotas import Quotas
 from headrace.broker.store.memory import MemoryStore
 from headrace.protocol.errors import StorageFull
 from headrace.protocol.ids import TopicIdPartition
+from headrace.protocol.models import DeleteRecordsPart, DeleteRecordsRequest
 from headrace.protocol.requests import ACKS_LEADER
 from testkit.logs import sealed
 
@@ -207,3 +211,26 @@ async def test_retention_makes_room_when_there_is_none_for_a_new_segment(machine
     machine.disk.__class__ = NoRoomForFiles
     await machine.manager.apply_retention()
     assert partition.log.start_offset == 1
+
+
+async def test_deleting_records_goes_to_its_end_when_the_client_hangs_up(
+    machine: Machine, tmp_path: Path
+) -> None:
+    [where] = await machine.topic("short")
+    partition = machine.manager.find(where)
+    data = sealed([b"x"], producer_id=7, producer_epoch=0, base_sequence=0)
+    partition.append(memoryview(data), acks=ACKS_LEADER, now_ms=1)
+    partition.log.producers = None  # as after a start: they are told from what is about to go
+    partition.log.roll()
+    append(partition)
+    await machine.logs.flusher.flush_all([partition.log])
+    machine.disk.__class__ = SlowFirst
+    request = DeleteRecordsRequest([DeleteRecordsPart("short", 0, 1)])
+    call = Call(ANONYMOUS, None, None, request, None)  # type: ignore[arg-type]
+    asked = asyncio.create_task(Offsets(machine.manager).delete_records(call))
+    await asyncio.sleep(0.05)
+    assert not asked.done()
+    asked.cancel()
+    async with asyncio.timeout(5):
+        while len(list(tmp_path.glob("partitions/*/0/*.log"))) > 1:
+            await asyncio.sleep(0.02)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from headrace.broker.api.endpoint import Call, json_answer
+from headrace.broker.api.shielding import to_the_end
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.protocol.errors import HeadraceError, InvalidRequest
@@ -45,10 +46,12 @@ class Offsets:
 
     async def delete_records(self, call: Call) -> web.StreamResponse:
         """Cuts each partition; answers once the new starts are on the disk."""
-        request: DeleteRecordsRequest = call.body
+        return json_answer(DeleteRecordsAnswer(await to_the_end(self._cut_all(call.body))))
+
+    async def _cut_all(self, request: DeleteRecordsRequest) -> list[DeleteRecordsResult]:
         results = [await self._cut(each) for each in request.partitions]
         await self._manager.checkpoint()
-        return json_answer(DeleteRecordsAnswer(results))
+        return results
 
     async def _cut(self, part: DeleteRecordsPart) -> DeleteRecordsResult:
         result = DeleteRecordsResult(part.topic, part.partition)

@@ -19,6 +19,16 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     return await asyncio.shield(task)
 
 
+async def end_all(timeout_s: float) -> None:
+    """At a stop: waits for what still runs, and ends what runs longer. Afterwards nothing touches a
+    log any more."""
+    if _running:
+        await asyncio.wait(_running, timeout=timeout_s)
+    for task in (left := list(_running)):
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)
+
+
 def _ended(task: asyncio.Task[Any]) -> None:
     _running.discard(task)
     if not task.cancelled():
