@@ -33,7 +33,7 @@ from headrace.protocol.models import (
     Name,
     Partition,
 )
-from headrace.protocol.requests import ACKS_ALL, ACKS_NAMES, FetchPart
+from headrace.protocol.requests import ACKS_ALL, ACKS_NAMES, FetchPart, FetchResult
 
 INLINE_BYTES = 64 * 1024
 """JSON and batches up to this are handled on the loop, larger ones by a thread."""
@@ -145,27 +145,34 @@ class Records:
             if result.error is not None:
                 partition.check_readable(offset)
                 raise from_code(result.error, result.message or "")
+            # Held until the answer is made: the records in all their forms are what takes memory.
             with self._inflight.hold(found.size_bytes):
-                data = b"".join([await each.read() for each in found.slices])
+                with partition.reading():
+                    data = b"".join([await each.read() for each in found.slices])
+                return await _answer(call, data, offset, result)
         finally:
             found.close()
-        decode = json_records.from_batches
-        if len(data) <= INLINE_BYTES:
-            records, next_offset = decode(data, offset=offset, records_max=query.max_records)
-        else:
-            records, next_offset = await asyncio.to_thread(
-                decode, data, offset=offset, records_max=query.max_records
-            )
-        return json_answer(
-            JsonFetchAnswer(
-                call.path.topic,
-                call.path.partition,
-                records,
-                next_offset,
-                result.high_watermark,
-                result.log_start_offset,
-            )
+
+
+async def _answer(call: Call, data: bytes, offset: int, result: FetchResult) -> web.StreamResponse:
+    query: FetchQuery = call.query
+    decode = json_records.from_batches
+    if len(data) <= INLINE_BYTES:
+        records, next_offset = decode(data, offset=offset, records_max=query.max_records)
+    else:
+        records, next_offset = await asyncio.to_thread(
+            decode, data, offset=offset, records_max=query.max_records
         )
+    return json_answer(
+        JsonFetchAnswer(
+            call.path.topic,
+            call.path.partition,
+            records,
+            next_offset,
+            result.high_watermark,
+            result.log_start_offset,
+        )
+    )
 
 
 def _start(text: str, earliest: int, latest: int) -> int:
