@@ -23,6 +23,7 @@ from headrace.protocol.batch import read_header
 from headrace.protocol.errors import (
     GroupNotFound,
     HeadraceError,
+    InternalError,
     NotCoordinator,
 )
 from headrace.protocol.ids import TopicId, TopicIdPartition
@@ -31,6 +32,9 @@ log = logging.getLogger(__name__)
 
 LOAD_BYTES = 1 << 20
 """Bytes of `__offsets` replayed between two breaths of the loop."""
+
+LOAD_RETRY_S = 5.0
+"""Pause before a load that failed is tried again."""
 
 RECORDS_PER_APPEND = 5_000
 """Offsets written in one batch; a larger commit becomes several."""
@@ -60,6 +64,7 @@ class GroupPartition:
     async def load(self) -> None:
         """Replays the log from its start to its end, then waits until that end is committed."""
         partition = self.partition
+        self.state = GroupOffsets()
         offset, end = partition.log.start_offset, partition.log.end_offset
         while offset < end:
             offset = await self._replay(offset, end)
@@ -219,11 +224,19 @@ class GroupCoordinator:
 
 
 async def run_load(part: GroupPartition) -> None:
-    """Loads a partition; a failure is kept, told to whoever asks for its groups, and logged."""
-    try:
-        await part.load()
-    except asyncio.CancelledError:
-        raise
-    except HeadraceError as error:
-        part.failure = error
-        log.error("offsets of %s can't be loaded: %s", part.partition.name, error)
+    """Loads a partition; a failure is kept, told to whoever asks for its groups, and logged. What
+    may pass (too many open files) is tried again while this broker leads the partition."""
+    while True:
+        try:
+            await part.load()
+            part.failure = None
+            return
+        except HeadraceError as error:
+            part.failure = error
+            log.error("offsets of %s can't be loaded: %s", part.partition.name, error)
+        except Exception as error:
+            part.failure = InternalError(f"the group's offsets can't be loaded: {error!r}")
+            log.exception("offsets of %s can't be loaded", part.partition.name)
+        await asyncio.sleep(LOAD_RETRY_S)
+        if part.epoch != part.partition.leader_epoch or part.partition.offline is not None:
+            return
