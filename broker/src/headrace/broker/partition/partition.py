@@ -320,6 +320,11 @@ class Partition:
         """Wakes it no more."""
         self._readers.discard(reader)
 
+    @property
+    def has_readers(self) -> bool:
+        """Whether long polls wait for news."""
+        return bool(self._readers)
+
     def _wake_readers(self) -> None:
         for reader in self._readers:
             reader.wake()
