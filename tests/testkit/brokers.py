@@ -77,7 +77,9 @@ class BrokerProcess:
         }
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "headrace.broker"],
+                # Tied to this process, so that a test run that is killed leaves no broker behind.
+                [sys.executable, "-m", "headrace.cli.lifeline", str(os.getpid())]
+                + ["-m", "headrace.broker"],
                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
 

@@ -35,7 +35,7 @@ from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.membership import Identity
 from headrace.broker.core.model import TopicObject
 from headrace.broker.disk_space import DiskGuard
-from headrace.broker.groups.offsets import GroupCoordinator, GroupPartition, run_load
+from headrace.broker.groups.offsets import GroupCoordinator
 from headrace.broker.lifecycle import (
     DRAINING,
     RECOVERING,
@@ -151,7 +151,11 @@ class Broker:
             logs, coordination.view, broker_id=settings.broker_id,
             partitions_max=settings.partitions_max, quotas=quotas, clock=clock,
         )  # fmt: skip
-        groups = GroupCoordinator(clock, self._load_groups)
+        groups = GroupCoordinator(
+            clock,
+            spawn=lambda name, work: self._tasks.once(work, name=name),
+            is_dead=coordination.view.is_tombstoned,
+        )
         self._connect(manager, groups)
         fetch = self._fetch = Fetch(
             manager, policy=policy, clock=clock, settings=settings, inflight=self._inflight,
@@ -195,9 +199,6 @@ class Broker:
         manager.on_lead = lead
         manager.on_resign = lambda partition: groups.resign(partition.id.partition)
         manager.on_topic_gone = gone
-
-    def _load_groups(self, name: str, part: GroupPartition) -> None:
-        self._tasks.once(run_load(part), name=name)
 
     def _run_upkeep(self, manager: PartitionManager) -> None:
         settings = self.settings

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from headrace.broker.clock import SystemClock
 from headrace.broker.core.model import Generation, Leader, Member, PartitionRecord
 from headrace.broker.core.quota import Rates
 from headrace.broker.core.topic_config import resolve
 from headrace.broker.groups import offsets as offsets_module
-from headrace.broker.groups.offsets import GroupPartition, run_load
+from headrace.broker.groups.offsets import GroupCoordinator, GroupPartition, run_load
 from headrace.broker.groups.records import encode_key, encode_value
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.files import Disk
@@ -68,3 +69,22 @@ async def test_a_load_that_failed_for_want_of_descriptors_is_tried_again(
     await asyncio.wait_for(loading, 5)
     part.require_ready()
     assert [value.offset for value in part.state.of("billing").values()] == [42]
+
+
+async def test_offsets_of_a_topic_that_died_while_the_broker_was_down_are_forgotten_at_the_load(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(str(tmp_path), LogConfig(), workers=InlineWorkers())
+    partition = leading(bench)
+    running: list[asyncio.Future[None]] = []
+    groups = GroupCoordinator(
+        SystemClock(),
+        spawn=lambda name, work: running.append(asyncio.ensure_future(work)),
+        is_dead=lambda topic_id: topic_id == PARTITION.topic_id,
+    )
+    groups.lead(partition, 1)
+    await asyncio.wait_for(running[0], 5)
+    assert await groups.offsets("billing") == {}
+    again = GroupPartition(partition)
+    await again.load()
+    assert again.state.groups == {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from headrace.broker.clock import Clock
@@ -123,10 +123,18 @@ class GroupPartition:
 class GroupCoordinator:
     """All groups whose partition of `__offsets` this broker leads."""
 
-    def __init__(self, clock: Clock, spawn: Callable[[str, GroupPartition], None]) -> None:
-        """`spawn` runs `load` of a partition in the background under the given name."""
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        spawn: Callable[[str, Awaitable[None]], object],
+        is_dead: Callable[[TopicId], bool],
+    ) -> None:
+        """`spawn` runs work in the background under a name; `is_dead` says whether a topic id is
+        tombstoned."""
         self._clock = clock
         self._spawn = spawn
+        self._is_dead = is_dead
         self._parts: dict[int, GroupPartition] = {}
         self._partition_count = 0
 
@@ -138,7 +146,20 @@ class GroupCoordinator:
         if present is not None and present.epoch == partition.leader_epoch:
             return
         part = self._parts[index] = GroupPartition(partition)
-        self._spawn(f"load-offsets-{index}", part)
+        self._spawn(f"load-offsets-{index}", self._load(part))
+
+    async def _load(self, part: GroupPartition) -> None:
+        """Loads the partition, then forgets what a crash kept `forget_topic` from forgetting."""
+        await run_load(part)
+        if part.loaded:
+            gone = [
+                (group, where)
+                for group, offsets in part.state.groups.items()
+                for where in offsets
+                if self._is_dead(where.topic_id)
+            ]
+            if gone:
+                await self._forget(part, gone)
 
     def resign(self, index: int) -> None:
         """This broker leads the partition no longer: its groups are forgotten here."""
