@@ -232,7 +232,7 @@ class Broker:
         if clean and self._coordination is not None:
             is_told = await tell_cluster(self._coordination.drain())
         if self._server is not None:
-            await self._server.stop()
+            await self._server.stop(drain=clean)
         await end_all(GOODBYE_S)
         await self._tasks.stop()
         if self._logs is not None:

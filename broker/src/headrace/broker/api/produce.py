@@ -22,7 +22,13 @@ from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.quotas import Quotas
 from headrace.protocol import framing, limits
-from headrace.protocol.errors import Forbidden, HeadraceError, InvalidRequest, RequestTimedOut
+from headrace.protocol.errors import (
+    Forbidden,
+    HeadraceError,
+    InvalidRequest,
+    NotEnoughReplicasAfterAppend,
+    RequestTimedOut,
+)
 from headrace.protocol.ids import TopicId, TopicIdPartition
 from headrace.protocol.names import is_internal
 from headrace.protocol.requests import (
@@ -193,7 +199,13 @@ def _mark(outcome: Outcome, task: asyncio.Future[None], timeout_ms: int) -> None
         return
     error = task.exception()
     if isinstance(error, HeadraceError):
-        outcome.refuse(error)
+        # Its own code would say that nothing was written, and a producer may believe that.
+        outcome.refuse(
+            NotEnoughReplicasAfterAppend(
+                f"written, but not committed here ({error.message}); it may still be, and an"
+                " idempotent producer's retry is deduplicated"
+            )
+        )
     elif error is not None:
         raise error
 

@@ -94,15 +94,19 @@ class Server:
         port: int = self._listener.sockets[0].getsockname()[1]
         return port
 
-    async def stop(self) -> None:
+    async def stop(self, *, drain: bool = True) -> None:
         """Takes no new connections, lets requests end within `drain.timeout.ms`, closes all. To be
-        called when the state says that nothing new is served."""
+        called when the state says that nothing new is served. Without `drain` it aborts what is
+        under way: another process has this broker's id and may be writing already."""
         if self._listener is not None:
             self._listener.close()
+        if not drain and self._runner.server is not None:
+            for connection in self._runner.server.connections:
+                connection.force_close()
         # Not left to aiohttp, whose shutdown begins by reading nothing more from any connection:
         # a body that is under way would never arrive, and each stop would take the whole time.
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._settings.drain_timeout_ms / 1000):
+            async with asyncio.timeout(self._settings.drain_timeout_ms / 1000 if drain else 0):
                 await self._none_under_way.wait()
         await self._runner.cleanup()
 

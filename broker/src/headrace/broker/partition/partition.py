@@ -151,7 +151,7 @@ class Partition:
         header = batch_rules.accept(batch, bytes_max=self._message_bytes_max)
         if acks == ACKS_ALL:
             self._require_replicas()
-        duplicate = self._find_duplicate(header, now_ms=now_ms)
+        duplicate = self._find_duplicate(header)
         if duplicate is not None:
             self.stats.duplicates += 1
             return duplicate, True
@@ -200,8 +200,11 @@ class Partition:
         self._require_replicas()
         return self._write(batch, header, now_ms=now_ms)
 
-    def _find_duplicate(self, header: BatchHeader, *, now_ms: int) -> Appended | None:
+    def _find_duplicate(self, header: BatchHeader) -> Appended | None:
         producers = self.log.producers
+        # Producers expire by the log's time: a clock that jumped, or a machine that slept for a
+        # day, must not turn a retry into a second record.
+        now_ms = self.log.last_append_time_ms
         written = None if producers is None else producers.check(header, now_ms=now_ms)
         if written is None:
             return None
