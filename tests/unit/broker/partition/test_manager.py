@@ -187,7 +187,7 @@ async def test_first_batches_after_a_start_are_appended_in_the_order_in_which_th
     await asyncio.sleep(0.05)
     gone.cancel()  # its client hung up
     assert await asyncio.gather(*arrived) == [1, 2, 3]
-    assert isinstance(machine.disk, ChangingDisk)
+    assert isinstance(machine.disk, SlowFirst)
     assert machine.disk.listings == 1
 
 
