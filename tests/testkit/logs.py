@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
 
 from headrace.broker.log.checkpoint import Checkpoint
+from headrace.broker.log.compactor import Done, compact
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.context import LogContext
 from headrace.broker.log.files import Disk, FileCache, Workers
@@ -71,6 +72,83 @@ class OddDisk(Disk):
 
     def pread_nowait(self, fd: int, size_bytes: int, position: int) -> bytearray | None:
         return None if self.is_cold else super().pread_nowait(fd, size_bytes, position)
+
+
+class Crash(BaseException):
+    """The process died here."""
+
+
+class FragileDisk(OddDisk):
+    """The real disk until the operation that changes something and is the `fails_at`-th: that one
+    and (after a crash) all later ones are not done. Also counts how many there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+        self.fails_at = -1
+        self.error: type[BaseException] = Crash
+
+    def _step(self) -> None:
+        self.changes += 1
+        is_dead = self.error is Crash and 0 <= self.fails_at < self.changes
+        if is_dead or self.changes == self.fails_at:
+            raise Crash if self.error is Crash else OSError(errno.EIO, "injected")
+
+    def open(self, path: str, *, create: bool = False) -> int:
+        if create:
+            self._step()
+        return super().open(path, create=create)
+
+    def writev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
+        self._step()
+        return super().writev(fd, buffers, position)
+
+    def sync(self, fd: int) -> None:
+        self._step()
+        super().sync(fd)
+
+    def truncate(self, fd: int, size_bytes: int) -> None:
+        self._step()
+        super().truncate(fd, size_bytes)
+
+    def rename(self, source: str, target: str) -> None:
+        self._step()
+        super().rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        self._step()
+        super().unlink(path)
+
+    def sync_directory(self, path: str) -> None:
+        self._step()
+        super().sync_directory(path)
+
+    def replace_file(self, path: str, data: Buffer, *, sync: bool) -> None:
+        self._step()
+        super().replace_file(path, data, sync=sync)
+
+    def append_file(self, path: str, data: Buffer, *, sync: bool) -> None:
+        self._step()
+        super().append_file(path, data, sync=sync)
+
+
+async def clean(
+    log: Log, *, now_ms: int = 0, memory_bytes: int = 1 << 20, disk: Disk | None = None
+) -> Done | None:
+    """One pass in line, if one is due; what the cleaner does with a process."""
+    job = await log.cleaning.job(now_ms, memory_bytes=memory_bytes, bytes_per_second=0)
+    if job is None:
+        return None
+    try:
+        for step in compact(disk or log.disk, job):
+            if isinstance(step, Done):
+                await log.cleaning.finish(job, step, now_ms)
+                return step
+            await log.cleaning.put_in_place(step)
+    except Exception:
+        await log.cleaning.give_up(job)
+        raise
+    raise AssertionError("a pass ends with what it did")
 
 
 @dataclass

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headrace.broker.core.compaction import CleaningPolicy
+
 SEGMENT_BYTES_MAX = (1 << 31) - 1
 """Largest `segment.bytes`, as in Kafka; one more batch may lie behind it."""
 
@@ -39,3 +41,5 @@ class LogConfig:
     """Size of the log above which its oldest segments go; -1: unbounded."""
     delete: bool = True
     """Whether retention deletes at all (cleanup.policy contains `delete`)."""
+    cleaning: CleaningPolicy = CleaningPolicy()
+    """Compaction and expiry of records."""

@@ -6,7 +6,9 @@ A truncation is noted, synced, before it cuts, so that recovery doesn't take it 
 
 from __future__ import annotations
 
+from headrace.broker.core.compaction import Cleaned
 from headrace.broker.log import index as index_files
+from headrace.broker.log import swap
 from headrace.broker.log.index import BrokenBatch, Place, SegmentIndex, file_reader
 from headrace.broker.log.segment import find, last_header_before, load_index, repair_index
 from headrace.broker.log.snapshots import ProducerSnapshots
@@ -35,6 +37,8 @@ class LogCutter:
             return
         log.change()
         try:
+            if offset < segments.active.base_offset:
+                self._forget_cleaning()
             bases = [segment.base_offset for segment in (*log.older_segments(), segments.active)]
             self._note(max(base for base in bases if base <= offset))
             while offset < segments.active.base_offset:
@@ -56,6 +60,10 @@ class LogCutter:
         log = self._log
         log.truncations += 1
         note(log.disk, log.directory, Truncation(log.truncations, recovery_point, start_offset))
+
+    def _forget_cleaning(self) -> None:
+        self._log.cleaned = Cleaned()
+        swap.forget(self._log.disk, self._log.directory)
 
     def _drop_active(self) -> None:
         log = self._log
@@ -95,6 +103,7 @@ class LogCutter:
         log.check_alive()
         log.change()
         try:
+            self._forget_cleaning()
             self._note(offset, start_offset=offset)
             log.older_segments()
             segments.remove_all()

@@ -300,6 +300,7 @@ class FileCache:
         self.workers = workers
         self.capacity = capacity
         self._open: OrderedDict[LogFile, None] = OrderedDict()
+        self._set_aside = 0
 
     @property
     def open_count(self) -> int:
@@ -345,12 +346,27 @@ class FileCache:
         Crash after: the renamed file is removed at the next start. Machine crash: it may be back
         under its old name; retention or truncation will find it again.
         """
-        renamed = file.path + DISCARDED_SUFFIX
         try:
-            self.disk.rename(file.path, renamed)
+            self.set_aside(file)
         except FileNotFoundError:
             pass
+        self.drop(file)
+
+    def set_aside(self, file: LogFile) -> None:
+        """The first half of `discard`: renames. The name is new each time, as the old one may be
+        another file's while somebody still reads this one. Raises OSError."""
+        self._set_aside += 1
+        renamed = f"{file.path}.{self._set_aside}{DISCARDED_SUFFIX}"
+        self.disk.rename(file.path, renamed)
         file.path = renamed
+
+    def put_back(self, file: LogFile, path: str) -> None:
+        """Takes `set_aside` back. Raises OSError."""
+        self.disk.rename(file.path, path)
+        file.path = path
+
+    def drop(self, file: LogFile) -> None:
+        """The second half of `discard`: unlinks after the last reader."""
         file.discarded = True
         if file.readers == 0 and file.pins == 0:
             self._remove(file)

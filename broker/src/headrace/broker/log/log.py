@@ -2,8 +2,9 @@
 
 Everything not `async` is for the loop's thread. Appending is here: one pwritev in the loop, nothing
 buffered in the process (replication.md R13). What else a log does is in its parts: reader.py
-(finding), cutter.py (the end comes off), retention.py (the start does), snapshots.py (producer
-state), syncing.py; all work on the LogState (state.py) that a Log is.
+(finding), cutter.py (the end comes off), retention.py (the start does), cleaning.py (compaction,
+expiry), snapshots.py (producer state), syncing.py; all work on the LogState (state.py) that a Log
+is.
 Knows nothing of leaders, waiting or clocks: epochs and times come in.
 
     append -> active segment -> (roll) -> older segments -> retention, delete-records
@@ -17,6 +18,7 @@ from typing import NamedTuple
 from headrace.broker.log import index as index_files
 from headrace.broker.log import syncing
 from headrace.broker.log.checkpoint import Checkpoint
+from headrace.broker.log.cleaning import LogCleaning
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.context import LogContext
 from headrace.broker.log.cutter import LogCutter
@@ -65,6 +67,8 @@ class Log(LogState):
         self._reader = LogReader(self)
         self._cutter = LogCutter(self, self._snapshots)
         self._retention = LogRetention(self, self._snapshots, self.roll)
+        self.cleaning = LogCleaning(self, self._snapshots, self.roll)
+        """Compaction and expiry."""
 
     def __repr__(self) -> str:
         topic_id, partition = self.partition_id
@@ -112,7 +116,8 @@ class Log(LogState):
 
     def append_replicated(self, data: Buffer) -> Appended:
         """Appends whole batches as another replica assigned them: the first must begin at this
-        log's end, offsets without gap, epochs not falling, all checksums good (R15).
+        log's end, offsets without gap (but where logs are cleaned), epochs not falling, all
+        checksums good (R15).
 
         Answers the base offset of the first, last offset and append time of the last batch. On an
         error nothing was appended.
@@ -122,7 +127,10 @@ class Log(LogState):
             StorageFull, PartitionOffline: as `append`.
         """
         self.check_alive()
-        headers = check_replicated(data, end_offset=self.end_offset, last_epoch=self.last_epoch)
+        headers = check_replicated(
+            data, end_offset=self.end_offset, last_epoch=self.last_epoch,
+            may_have_holes=self.config.cleaning.cleans,
+        )  # fmt: skip
         active = self._active_for(len(data), headers[-1][1].append_time_ms)
         for _position, header in headers:
             if header.leader_epoch != self.last_epoch:

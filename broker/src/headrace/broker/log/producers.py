@@ -128,7 +128,8 @@ class ProducerState:
             found = _Producer(header.producer_epoch, append_time_ms, [])
         found.seen_ms = append_time_ms
         if header.base_sequence >= 0:
-            last = (header.base_sequence + header.record_count - 1) % SEQUENCES
+            # not the record count: compaction may have taken records out
+            last = (header.base_sequence + header.last_offset_delta) % SEQUENCES
             last_offset = base_offset + header.last_offset_delta
             found.batches.append(
                 Written(header.base_sequence, last, base_offset, last_offset, append_time_ms)
@@ -146,6 +147,15 @@ class ProducerState:
             if not is_expired and len(producers) < self._producers_max:
                 return
             del producers[oldest]
+
+    def remembered(self, now_ms: int) -> dict[int, int]:
+        """Producer id to the base offset of the first batch that is remembered of it: what
+        compaction must leave the headers of."""
+        return {
+            producer_id: each.batches[0].base_offset
+            for producer_id, each in self._producers.items()
+            if each.batches and now_ms - each.seen_ms <= self._expiry_ms
+        }
 
     def snapshot(self, end_offset: int) -> bytes:
         """The state after all batches below `end_offset`, with a checksum."""

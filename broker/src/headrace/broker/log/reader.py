@@ -188,12 +188,14 @@ class LogReader:
         for _attempt in range(ATTEMPTS_MAX):
             looks, generation = self._looks(log.start_offset), self._segments.generation
             try:
-                return await log.files.workers.run(
+                found = await log.files.workers.run(
                     lookups.offset_for_time, log.disk, looks, timestamp_ms,
                     start_offset=log.start_offset,
                     end_offset=min(end_offset, log.end_offset),
                     interval_bytes=log.config.index_interval_bytes,
                 )  # fmt: skip
+                if generation == self._segments.generation:
+                    return found
             except (BrokenBatch, OSError) as error:
                 log.settle(error, generation)
         raise Conflict("the log changed again and again while it was searched; ask again")
@@ -205,11 +207,13 @@ class LogReader:
         for _attempt in range(ATTEMPTS_MAX):
             looks, generation = self._looks(offset), self._segments.generation
             try:
-                return await log.files.workers.run(
+                found = await log.files.workers.run(
                     lookups.offset_after_bytes, log.disk, looks, offset, size_bytes,
                     end_offset=min(end_offset, log.end_offset),
                     interval_bytes=log.config.index_interval_bytes,
                 )  # fmt: skip
+                if generation == self._segments.generation:
+                    return found
             except (BrokenBatch, OSError) as error:
                 log.settle(error, generation)
         raise Conflict("the log changed again and again while it was searched; ask again")

@@ -23,7 +23,7 @@ from enum import StrEnum
 from crc32c import crc32c
 
 from headrace.broker.log import index as index_files
-from headrace.broker.log import truncations
+from headrace.broker.log import swap, truncations
 from headrace.broker.log.checkpoint import Checkpoint
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.context import LogContext
@@ -218,6 +218,7 @@ class _Recovery:
         note = self.disk.read_file(os.path.join(self.directory, FAILED_FILE))
         if note is not None:
             raise Damaged(f"it went offline before: {note.decode(errors='replace')}")
+        swap.finish(self.disk, self.directory)
         found = list_files(self.disk, self.directory)
         for name in found.leftovers:
             self.disk.unlink(os.path.join(self.directory, name))

@@ -17,10 +17,11 @@ from headrace.protocol.errors import CorruptBatch
 
 
 def check_replicated(
-    data: Buffer, *, end_offset: int, last_epoch: int
+    data: Buffer, *, end_offset: int, last_epoch: int, may_have_holes: bool
 ) -> list[tuple[int, BatchHeader]]:
     """Position and header of each batch in `data`, at least one: the first begins at `end_offset`,
-    offsets have no gap, epochs don't fall, all checksums are good.
+    offsets have no gap (with `may_have_holes` they only grow: the other replica has cleaned its
+    log), epochs don't fall, all checksums are good.
 
     Raises:
         CorruptBatch: the bytes are not that.
@@ -35,7 +36,9 @@ def check_replicated(
         if not is_assigned_crc_good(batch):
             raise CorruptBatch("the checksum over a batch's offset and epoch is wrong")
         check_sealed_crc(batch, header)
-        if header.base_offset != expected or header.leader_epoch < epoch:
+        is_next = header.base_offset == expected
+        is_later = may_have_holes and header.base_offset > expected
+        if not (is_next or is_later) or header.leader_epoch < epoch:
             raise CorruptBatch(
                 f"expected a batch at offset {expected} of epoch {epoch} or later, got"
                 f" {header.base_offset} of epoch {header.leader_epoch}"

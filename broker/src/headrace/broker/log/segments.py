@@ -2,18 +2,20 @@
 
 Older segments are listed at first need, so that opening a log reads nothing; the last one, active,
 is always known. Knows no bounds of the log (state.py) and decides nothing: appending begins the
-next segment, truncation takes from the end, retention from the start.
+next segment, truncation takes from the end, retention from the start, cleaning replaces.
 
 Bytes that go make void what threads and readers found before: `generation` tells them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from headrace.broker.log import index as index_files
 from headrace.broker.log.checkpoint import Checkpoint
 from headrace.broker.log.context import LogContext
 from headrace.broker.log.index import SegmentIndex
-from headrace.broker.log.segment import Segment, list_files
+from headrace.broker.log.segment import LOG_SUFFIX, Segment, list_files
 
 
 class SegmentList:
@@ -48,7 +50,7 @@ class SegmentList:
         self.rolled: list[Segment] = []
         """Closed, and not synced since."""
         self.generation = 0
-        """Raised before bytes are cut off."""
+        """Raised before bytes are cut off or moved."""
         self.hints: dict[int, tuple[Segment, int]] = {}
         """Where recent reads ended: offset to position. The reader's; void when segments go."""
 
@@ -137,6 +139,33 @@ class SegmentList:
         for segment in gone:
             self._remove(segment)
         return count
+
+    def replace(self, old: list[Segment], new: Segment, move_in: Callable[[], None]) -> None:
+        """Puts `new` in the place of `old`, older ones in a row that the list has; `move_in` gives
+        its file the name. Readers of the old ones go on with those. After an error everything is
+        as before. Raises OSError."""
+        assert self._older is not None
+        files = self._context.files
+        place = self._older.index(old[0])
+        self.void()
+        for segment in old:
+            self._context.indexes.forget(segment.stem)
+            index_files.remove(files.disk, segment.stem)
+        aside: list[Segment] = []
+        try:
+            for segment in reversed(old):
+                files.set_aside(segment.file)
+                aside.append(segment)
+            move_in()
+        except OSError:
+            for segment in reversed(aside):
+                files.put_back(segment.file, segment.stem + LOG_SUFFIX)
+            raise
+        self._older[place : place + len(old)] = [new]
+        self._older_count = len(self._older)
+        self.size_bytes += new.size_bytes - sum(segment.size_bytes for segment in old)
+        for segment in old:
+            files.drop(segment.file)
 
     def remove_all(self) -> None:
         """Removes all files, last segment first. Crash within: a prefix is left. `start_over`

@@ -93,7 +93,8 @@ class ProducerSnapshots:
                 expiry_ms=log.context.producer_expiry_ms,
                 producers_max=log.context.producers_max,
             )  # fmt: skip
-            log.disk.replace_file(path, state.snapshot(offset), sync=False)
+            if generation == log.segments.generation:
+                log.disk.replace_file(path, state.snapshot(offset), sync=False)
         except BrokenBatch as error:
             log.settle(error, generation)
         except OSError:

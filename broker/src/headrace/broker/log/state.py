@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 
+from headrace.broker.core.compaction import Cleaned
 from headrace.broker.log.checkpoint import Checkpoint
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.context import LogContext
@@ -82,6 +83,8 @@ class LogState:
         """Whether bytes were appended that are not on the disk."""
         self.directory_dirty = False
         """Whether files were made or removed since the directory was synced."""
+        self.cleaned: Cleaned | None = None
+        """What cleaning has done, None until it was read (cleaning.py)."""
         self.truncations = checkpoint.truncations
         """How often the log was truncated; see truncations.py."""
 
@@ -133,6 +136,7 @@ class LogState:
     def change(self) -> None:
         """Bytes are about to go: what threads and readers found is void, producers are too."""
         self.segments.void()
+        self.has_producers = self.has_producers or bool(self.producers)
         self.producers = None
 
     def check_alive(self) -> None:
