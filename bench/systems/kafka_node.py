@@ -114,14 +114,13 @@ faster than the defaults, which pause for a second once 100,000 records wait."""
 ALL = Level(
     acks="all, idempotent",
     flush="none",
-    works=PRODUCING | CONSUMING | {Work.LATENCY},
-    settings="linger 5 ms, 1 MiB batches; linger 0 for latency",
-)
-LEADER = Level(
-    acks="1",
-    flush="none",
-    works=PRODUCING | {Work.LATENCY},
+    works=PRODUCING | CONSUMING,
     settings="linger 5 ms, 1 MiB batches",
+)
+LEADER = Level(acks="1", flush="none", works=PRODUCING, settings="linger 5 ms, 1 MiB batches")
+AT_ONCE = Level(acks="all, idempotent, linger 0", flush="none", works=frozenset({Work.LATENCY}))
+LINGERING = Level(
+    acks="all, idempotent, linger 5 ms", flush="none", works=frozenset({Work.LATENCY})
 )
 
 
@@ -129,7 +128,7 @@ class Kafka(System):
     """One broker that is its own controller."""
 
     name = "Kafka"
-    levels = (ALL, LEADER)
+    levels = (ALL, LEADER, AT_ONCE, LINGERING)
     records = {
         Work.BULK: 500_000,
         Work.EACH: 300_000,
@@ -257,8 +256,9 @@ class Kafka(System):
 
     @contextlib.asynccontextmanager
     async def live(self, stream: str, level: Level, on_value: OnValue) -> AsyncIterator[SendOne]:
-        """`produce` on the loop, `poll` in a thread, linger 0."""
-        producer = self._producer(level, **{"linger.ms": 0})
+        """`produce` on the loop, `poll` in a thread."""
+        linger = {} if level is LINGERING else {"linger.ms": 0}
+        producer = self._producer(level, **linger)
         failures = Failures()
         consumer = confluent_kafka.Consumer({**CONSUMER, "bootstrap.servers": self._bootstrap})
         consumer.assign([confluent_kafka.TopicPartition(stream, 0, 0)])
