@@ -15,6 +15,7 @@ import sys
 from pathlib import Path
 
 from headrace.broker import logging_setup, settings
+from headrace.broker.allocator import keep_freed_memory
 from headrace.broker.assembly import Broker
 from headrace.protocol.errors import HeadraceError, InvalidConfig
 
@@ -35,6 +36,7 @@ def main() -> int:
         log_format=chosen.log_format, level=chosen.log_level, broker_id=chosen.broker_id
     )
     _raise_file_limit()
+    keep_freed_memory()
     return asyncio.run(_run(chosen))
 
 
