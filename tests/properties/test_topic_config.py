@@ -18,6 +18,8 @@ from headrace.broker.core.topic_config import (
 )
 from headrace.protocol.errors import InvalidConfig
 
+KINDS = {"int": int, "bool": bool, "ratio": float, "word": str, "words": str}
+
 keys = st.sampled_from(sorted(TOPIC_CONFIG))
 values: st.SearchStrategy[ConfigValue] = st.one_of(
     st.text(max_size=20),
@@ -30,7 +32,7 @@ values: st.SearchStrategy[ConfigValue] = st.one_of(
 
 def _refusal(key: str, value: ConfigValue) -> str | None:
     try:
-        validate({key: value}, internal=True)
+        validate({key: value})
     except InvalidConfig as error:
         return error.message
     return None
@@ -45,8 +47,8 @@ def test_a_value_is_taken_in_its_own_type_or_refused_by_the_keys_name(
         assert refusal.startswith(key)
         assert len(refusal) < 300
         return
-    taken = validate({key: value}, internal=True)[key]
-    assert type(taken) is {"int": int, "bool": bool, "word": str}[TOPIC_CONFIG[key].kind]
+    taken = validate({key: value})[key]
+    assert type(taken) is KINDS[TOPIC_CONFIG[key].kind]
     assert normalise(key, taken) == taken
     assert normalise(key, str(taken)) == taken
 
@@ -81,10 +83,21 @@ def test_a_near_miss_names_what_was_meant(typed: str, meant: str) -> None:
         validate({typed: 1})
 
 
-def test_compaction_is_for_internal_topics_only() -> None:
-    with pytest.raises(InvalidConfig, match="not available"):
-        validate({"cleanup.policy": "compact"})
-    assert validate({"cleanup.policy": "compact"}, internal=True) == {"cleanup.policy": "compact"}
+@pytest.mark.parametrize("value", ["compact,delete", "delete, Compact", "delete,compact,delete"])
+def test_policies_are_put_in_one_order(value: str) -> None:
+    assert validate({"cleanup.policy": value}) == {"cleanup.policy": "compact,delete"}
+    assert validate({"cleanup.policy": "compact"}) == {"cleanup.policy": "compact"}
+
+
+@pytest.mark.parametrize("value", ["", "compact,shred", ",", True])
+def test_no_other_policies_are_taken(value: ConfigValue) -> None:
+    with pytest.raises(InvalidConfig, match=r"^cleanup\.policy"):
+        validate({"cleanup.policy": value})
+
+
+def test_the_lags_of_compaction_agree() -> None:
+    with pytest.raises(InvalidConfig, match="above max"):
+        validate({"min.compaction.lag.ms": 5, "max.compaction.lag.ms": 4})
 
 
 def test_the_topic_comes_before_the_cluster_and_the_cluster_before_the_default() -> None:

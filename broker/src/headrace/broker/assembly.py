@@ -44,9 +44,11 @@ from headrace.broker.lifecycle import (
     STOPPED,
     Lifecycle,
 )
+from headrace.broker.log.compaction_process import CompactionProcess
 from headrace.broker.log.logs import Logs
 from headrace.broker.log.volume import Volume
 from headrace.broker.metrics import BrokerSample, Metrics, StateCollector, TopicSample
+from headrace.broker.partition.cleaner import Cleaner, CleaningStats
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.quotas import Quotas
@@ -90,6 +92,7 @@ class Broker:
         self._coordination: Coordination | None = None
         self._server: Server | None = None
         self._fetch: Fetch | None = None
+        self._cleaner: Cleaner | None = None
 
     async def overtaken(self) -> str:
         """Returns, with the reason, once another process has taken this broker's id."""
@@ -178,9 +181,15 @@ class Broker:
             metrics=self._metrics, inflight=self._inflight,
         )  # fmt: skip
         self._tasks.every(SPACE_INTERVAL_S, refresh(disk), name="disk-space")
+        cleaner = self._cleaner = Cleaner(
+            manager, CompactionProcess(), clock=clock,
+            memory_bytes=settings.compaction_memory_bytes,
+            bytes_per_second=settings.compaction_rate,
+            free_bytes=lambda: disk.space.free_bytes - disk.space.reserve_bytes,
+        )  # fmt: skip
         self._metrics.registry.register(
             StateCollector(
-                lambda: self._broker_sample(manager, disk, quotas),
+                lambda: self._broker_sample(manager, disk, quotas, cleaner.stats),
                 lambda: topic_samples(manager),
                 STATES,
             )
@@ -210,6 +219,10 @@ class Broker:
         )
         self._tasks.every(
             settings.checkpoint_interval_ms / 1000, manager.checkpoint, name="checkpoint"
+        )
+        assert self._cleaner is not None
+        self._tasks.every(
+            settings.compaction_interval_ms / 1000, self._cleaner.work, name="compaction"
         )
 
     async def _flush_tick(self) -> None:
@@ -248,7 +261,11 @@ class Broker:
     # --- numbers ----------------------------------------------------------------------------------
 
     def _broker_sample(
-        self, manager: PartitionManager, disk: DiskGuard, quotas: Quotas
+        self,
+        manager: PartitionManager,
+        disk: DiskGuard,
+        quotas: Quotas,
+        cleaning: CleaningStats,
     ) -> BrokerSample:
         assert self._logs is not None
         self._metrics.loop_stall.set(self._stall.max_s)
@@ -263,6 +280,13 @@ class Broker:
             storage_full=disk.space.is_full,
             syncs=self._logs.flusher.syncs,
             recovering_remaining=self.lifecycle.recovering_remaining,
+            compactions=cleaning.passes,
+            compaction_failures=cleaning.failures,
+            compaction_bytes_read=cleaning.bytes_read,
+            compaction_bytes_written=cleaning.bytes_written,
+            compaction_records_removed=cleaning.records_removed,
+            compaction_seconds=cleaning.seconds,
+            dirty_ratio_max=cleaning.dirty_ratio_max,
         )
 
 

@@ -98,6 +98,13 @@ class BrokerSample:
     storage_full: bool
     syncs: int
     recovering_remaining: int
+    compactions: int
+    compaction_failures: int
+    compaction_bytes_read: int
+    compaction_bytes_written: int
+    compaction_records_removed: int
+    compaction_seconds: float
+    dirty_ratio_max: float
 
 
 _TOPIC_COUNTERS = (
@@ -120,10 +127,21 @@ _BROKER_GAUGES = (
     ("disk_free_bytes", "headrace_disk_free_bytes", "Bytes free on the data volume."),
     ("storage_full", "headrace_storage_full", "1 while writes are refused for the reserve."),
     ("recovering_remaining", "headrace_recovering_partitions", "Partitions still to check."),
+    (
+        "dirty_ratio_max",
+        "headrace_log_dirty_ratio_max",
+        "Largest share of a log's closed segments that was never compacted.",
+    ),
 )
 _BROKER_COUNTERS = (
     ("throttled", "headrace_throttled_requests", "Requests refused with 429."),
     ("syncs", "headrace_log_syncs", "fdatasync calls of logs."),
+    ("compactions", "headrace_compactions", "Passes of compaction and expiry that ended well."),
+    ("compaction_failures", "headrace_compaction_failures", "Passes that couldn't be finished."),
+    ("compaction_bytes_read", "headrace_compaction_read_bytes", "Bytes read by passes."),
+    ("compaction_bytes_written", "headrace_compaction_written_bytes", "Bytes written by passes."),
+    ("compaction_records_removed", "headrace_compaction_removed_records", "Records removed."),
+    ("compaction_seconds", "headrace_compaction_seconds", "Time that passes took."),
 )
 
 

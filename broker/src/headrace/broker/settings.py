@@ -82,6 +82,19 @@ class Settings:
     retention_interval_ms: int = _key(
         "retention.interval.ms", 30_000, "Pause between two looks for segments to delete."
     )
+    compaction_interval_ms: int = _key(
+        "compaction.interval.ms", 15_000, "Pause between two looks for logs to clean."
+    )
+    compaction_memory_bytes: int = _key(
+        "compaction.memory.bytes",
+        128 * MIB,
+        "Memory of the keys of one pass: 128 MiB hold 1.2 million; more keys take more passes.",
+    )
+    compaction_rate: int = _key(
+        "compaction.bytes.per.second",
+        -1,
+        "Bytes a second that compaction reads and writes; -1: no bound but its low priority.",
+    )
     checkpoint_interval_ms: int = _key(
         "checkpoint.interval.ms", 5_000, "Pause between two writes of the recovery checkpoint."
     )
@@ -146,6 +159,7 @@ class Settings:
         for key, rate in (
             ("client.producer.byte.rate", self.client_produce_rate),
             ("client.consumer.byte.rate", self.client_fetch_rate),
+            ("compaction.bytes.per.second", self.compaction_rate),
         ):
             if rate != -1 and rate < 1:
                 raise InvalidConfig(f"{key}: {rate} is neither -1 nor at least 1")
@@ -153,7 +167,14 @@ class Settings:
 
 
 _NOT_COUNTS = frozenset(
-    {"port", "health_port", "broker_id", "client_produce_rate", "client_fetch_rate"}
+    {
+        "port",
+        "health_port",
+        "broker_id",
+        "client_produce_rate",
+        "client_fetch_rate",
+        "compaction_rate",
+    }  # fmt: skip
 )
 
 _BY_KEY = {item.metadata["key"]: item for item in dataclasses.fields(Settings)}

@@ -54,7 +54,7 @@ async def test_a_first_start_makes_the_cluster_and_its_internal_topic(node: Node
     assert coordination.registration.session == 1
     offsets = coordination.view.topics["__offsets"]
     assert offsets.partition_count == 16
-    assert offsets.config == {"cleanup.policy": "compact"}
+    assert offsets.config == {"cleanup.policy": "compact", "segment.bytes": 16 << 20}
     assert [r.leader for r in node.records("__offsets")] == [Leader(0, 1)] * 16
 
 
@@ -86,7 +86,7 @@ async def test_a_topic_is_created_once(node: Node) -> None:
         ({"name": "a", "replicas": 2}, InvalidConfig),
         ({"name": "a", "replicas": 0}, InvalidRequest),
         ({"name": "a", "config": {"retention": 1}}, InvalidConfig),
-        ({"name": "a", "config": {"cleanup.policy": "compact"}}, InvalidConfig),
+        ({"name": "a", "config": {"cleanup.policy": "shred"}}, InvalidConfig),
     ],
 )
 async def test_what_cannot_be_a_topic_is_refused_and_leaves_nothing(

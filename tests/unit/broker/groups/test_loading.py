@@ -44,7 +44,7 @@ def leading(bench: Bench) -> Partition:
     bench.kill(log)
     partition = Partition(
         "__offsets", log, config=resolve({}, {}, replicas=1),
-        flusher=Flusher(bench.disk, bench.workers), rates=Rates.unlimited(),
+        flusher=Flusher(bench.disk, bench.workers), rates=Rates.unlimited(), now_ms=lambda: 0,
     )  # fmt: skip
     me = Member(0, Generation(0, 0))
     partition.become_leader(

@@ -22,7 +22,7 @@ async def led_partition(tmp_path: Path) -> Partition:
     log, _ = bench.open()
     partition = Partition(
         "t", log, config=resolve({}, {}, replicas=1),
-        flusher=Flusher(bench.disk, bench.workers), rates=Rates.unlimited(),
+        flusher=Flusher(bench.disk, bench.workers), rates=Rates.unlimited(), now_ms=lambda: 0,
     )  # fmt: skip
     me = Member(0, Generation(0, 0))
     partition.become_leader(

@@ -222,21 +222,28 @@ def _is_done(part: FetchPart) -> bool:
 
 async def _locate(partition: Partition, part: FetchPart, max_bytes: int) -> LogSlice | None:
     found = await _locate_at(partition, part.offset, max_bytes)
-    if found is not None and 0 <= part.until < found.next_offset:
+    if found is None or not 0 <= part.until < found.next_offset:
+        return found
+    if found.base_offset < part.until:
         await _cut_at(partition, found, part.until)
-    return found
+    if found.base_offset < part.until and found.length > 0:
+        return found
+    found.close()  # compaction left nothing below `until`: an empty batch says so
+    return partition.log.skip(part.offset, part.until)
 
 
-async def _locate_at(partition: Partition, offset: int, max_bytes: int) -> LogSlice | None:
+async def _locate_at(
+    partition: Partition, offset: int, max_bytes: int, *, with_expired: bool = False
+) -> LogSlice | None:
     try:
-        return partition.locate(offset, max_bytes=max_bytes)
+        return partition.locate(offset, max_bytes=max_bytes, with_expired=with_expired)
     except BlockingIOError:
-        return await partition.locate_cold(offset, max_bytes=max_bytes)
+        return await partition.locate_cold(offset, max_bytes=max_bytes, with_expired=with_expired)
 
 
 async def _cut_at(partition: Partition, found: LogSlice, until: int) -> None:
     """Takes the batches that begin at or after `until` out of the slice."""
-    last = await _locate_at(partition, until, 1)
+    last = await _locate_at(partition, until, 1, with_expired=True)
     if last is None:
         return
     with last:

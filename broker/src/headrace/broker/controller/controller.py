@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from headrace.broker.controller import leases
 from headrace.broker.controller.brokers import BrokerStatuses
@@ -27,7 +27,7 @@ from headrace.broker.controller.view import (
     ViewEvent,
 )
 from headrace.broker.core.liveness import RENEW_PERIOD_S
-from headrace.broker.core.model import Registration
+from headrace.broker.core.model import ConfigValue, Registration
 from headrace.broker.store import keys
 from headrace.broker.store.base import Item
 from headrace.protocol.errors import HeadraceError, TopicExists
@@ -36,6 +36,9 @@ from headrace.protocol.names import OFFSETS_TOPIC
 log = logging.getLogger(__name__)
 
 OFFSETS_PARTITIONS = 16
+OFFSETS_CONFIG: Mapping[str, ConfigValue] = {"cleanup.policy": "compact", "segment.bytes": 16 << 20}
+"""Only closed segments are compacted, and what isn't is replayed by the next leader: small ones."""
+
 TERM_PERIOD_S = 60.0
 """How often the store's term is raised while nothing else happens."""
 
@@ -159,7 +162,7 @@ class Controller:
                 OFFSETS_TOPIC,
                 partitions=OFFSETS_PARTITIONS,
                 replicas=min(REPLICAS_DEFAULT, len(running)),
-                config={"cleanup.policy": "compact"},
+                config=OFFSETS_CONFIG,
             )
         except TopicExists:
             log.debug("%s was made by another broker", OFFSETS_TOPIC)

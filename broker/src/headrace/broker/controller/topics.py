@@ -30,7 +30,7 @@ from headrace.protocol.errors import (
 )
 from headrace.protocol.ids import TopicId
 from headrace.protocol.limits import PARTITIONS_PER_TOPIC_MAX
-from headrace.protocol.names import check_name, is_internal
+from headrace.protocol.names import check_name
 
 PARTITIONS_DEFAULT = 6
 REPLICAS_DEFAULT = 3
@@ -78,7 +78,7 @@ class Topics:
                 PARTITIONS_DEFAULT if partitions is None else partitions
             ),
             replicas=self._checked_replicas(replicas),
-            config=validate(config or {}, internal=is_internal(name)),
+            config=validate(config or {}),
         )
         for _ in range(COMPLETE_ATTEMPTS_MAX):
             try:
@@ -176,7 +176,7 @@ def _altered(
             f"topic {before.name!r} has {before.partition_count} partitions: there can only be more"
         )
     given = {key: value for key, value in config.items() if value is not None}
-    checked = validate(given, internal=is_internal(before.name))
+    checked = validate(given)
     reset = {check_key(key) for key, value in config.items() if value is None}
     kept = {key: value for key, value in before.config.items() if key not in reset}
     merged = {**kept, **checked}

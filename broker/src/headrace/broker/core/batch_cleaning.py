@@ -164,6 +164,24 @@ def emptied(header: BatchHeader) -> bytearray:
     return _assigned(data, header)
 
 
+def empty_batch(base_offset: int, *, next_offset: int, leader_epoch: int) -> bytes:
+    """A batch without records, and of nobody, for the offsets up to `next_offset`."""
+    data = encode(
+        keys=None,
+        values=None,
+        timestamps=None,
+        headers=None,
+        record_count=0,
+        last_offset_delta=next_offset - base_offset - 1,
+        first_timestamp_ms=0,
+        max_timestamp_ms=0,
+    )
+    data[:ASSIGNED_BYTES] = assigned_bytes(
+        len(data), base_offset=base_offset, append_time_ms=0, leader_epoch=leader_epoch
+    )
+    return bytes(data)
+
+
 def _column(column: list[T | None] | None, keep: Sequence[bool]) -> list[T | None] | None:
     if column is None:
         return None

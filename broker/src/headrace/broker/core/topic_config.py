@@ -18,7 +18,7 @@ from headrace.protocol.limits import BATCH_BYTES_MAX
 INT64_MAX = (1 << 63) - 1
 REPLICAS_MAX = 32
 
-CleanupPolicy = Literal["delete", "compact"]
+CleanupPolicy = Literal["delete", "compact", "compact,delete"]
 Overflow = Literal["discard", "reject"]
 FlushPolicy = Literal["none", "interval", "batch"]
 CompressionType = Literal["producer", "none", "lz4", "zstd"]
@@ -28,10 +28,10 @@ Source = Literal["topic", "cluster", "default"]
 @dataclass(frozen=True, slots=True)
 class ConfigKey:
     """One setting. `default` None: it depends on the replica count. `low` and `high` bound a
-    number, `choices` a word."""
+    number, `choices` a word or words; a ratio is a number from 0 to 1."""
 
     name: str
-    kind: Literal["int", "bool", "word"]
+    kind: Literal["int", "bool", "ratio", "word", "words"]
     default: ConfigValue | None
     doc: str
     low: int = 0
@@ -57,6 +57,11 @@ class TopicConfig:
     segment_ms: int
     index_interval_bytes: int
     cleanup_policy: CleanupPolicy
+    delete_retention_ms: int
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    min_cleanable_dirty_ratio: float
+    record_ttl_ms: int
     min_insync_replicas: int
     max_message_bytes: int
     compression_type: CompressionType
@@ -93,8 +98,35 @@ _KEYS = (
         high=(1 << 31) - 1,
     ),
     ConfigKey(
-        "cleanup.policy", "word", "delete", "What happens to old segments.",
-        choices=("delete", "compact"),
+        "cleanup.policy", "words", "delete",
+        "What happens to old segments: delete removes them by retention.ms and retention.bytes,"
+        " compact keeps the latest record of each key; compact,delete does both.",
+        choices=("compact", "delete"),
+    ),
+    ConfigKey(
+        "delete.retention.ms", "int", 86_400_000,
+        "How long compaction keeps a record with a null value (a tombstone) after everything older"
+        " of its key is gone: readers that take longer from the start may miss the deletion.",
+    ),
+    ConfigKey(
+        "min.compaction.lag.ms", "int", 0,
+        "Segments whose newest batch was appended more recently are not compacted.",
+    ),
+    ConfigKey(
+        "max.compaction.lag.ms", "int", INT64_MAX,
+        "A log with records older than this that were never compacted is compacted whatever its"
+        " dirty ratio; an idle segment is closed for it.",
+        low=1,
+    ),
+    ConfigKey(
+        "min.cleanable.dirty.ratio", "ratio", 0.5,
+        "A log is compacted once this share of its closed segments' bytes was never compacted.",
+    ),
+    ConfigKey(
+        "record.ttl.ms", "int", -1,
+        "Age at which a record expires, by its own timestamp; -1: never. Batches that are expired"
+        " as a whole are not handed out any more; cleaning removes them, and single records.",
+        low=-1,
     ),
     ConfigKey(
         "min.insync.replicas", "int", None,
@@ -149,7 +181,7 @@ TOPIC_CONFIG: Mapping[str, ConfigKey] = {key.name: key for key in _KEYS}
 
 
 def validate(
-    config: Mapping[str, ConfigValue], *, internal: bool = False
+    config: Mapping[str, ConfigValue],
 ) -> dict[str, ConfigValue]:
     """The settings with values of the right type ("7" becomes 7).
 
@@ -157,10 +189,9 @@ def validate(
         InvalidConfig: names the key, what is wrong with it, and a similar key if there is one.
     """
     checked = {name: normalise(name, value) for name, value in config.items()}
-    if checked.get("cleanup.policy") == "compact" and not internal:
-        raise InvalidConfig(
-            "cleanup.policy: compact is not available for topics yet; leave it out or use delete"
-        )
+    low, high = checked.get("min.compaction.lag.ms", 0), checked.get("max.compaction.lag.ms")
+    if high is not None and int(low) > int(high):
+        raise InvalidConfig("min.compaction.lag.ms: it is above max.compaction.lag.ms")
     return checked
 
 
@@ -239,6 +270,11 @@ def resolve(
         segment_ms=int(value["segment.ms"]),
         index_interval_bytes=int(value["index.interval.bytes"]),
         cleanup_policy=cast(CleanupPolicy, value["cleanup.policy"]),
+        delete_retention_ms=int(value["delete.retention.ms"]),
+        min_compaction_lag_ms=int(value["min.compaction.lag.ms"]),
+        max_compaction_lag_ms=int(value["max.compaction.lag.ms"]),
+        min_cleanable_dirty_ratio=float(value["min.cleanable.dirty.ratio"]),
+        record_ttl_ms=int(value["record.ttl.ms"]),
         min_insync_replicas=int(value["min.insync.replicas"]),
         max_message_bytes=int(value["max.message.bytes"]),
         compression_type=cast(CompressionType, value["compression.type"]),
@@ -309,6 +345,28 @@ def _parse_word(key: ConfigKey, value: ConfigValue) -> ConfigValue:
     return word
 
 
+def _parse_words(key: ConfigKey, value: ConfigValue) -> ConfigValue:
+    """Some of the choices, each at most once counted, in the table's order."""
+    words = {word.strip() for word in str(value).lower().split(",")}
+    if not words <= set(key.choices):
+        raise InvalidConfig(f"{key.name}: {_shown(value)} is not made of {', '.join(key.choices)}")
+    return ",".join(choice for choice in key.choices if choice in words)
+
+
+def _parse_ratio(key: ConfigKey, value: ConfigValue) -> ConfigValue:
+    if isinstance(value, str) and len(value) <= _RATIO_CHARACTERS_MAX:
+        try:
+            value = float(value)
+        except ValueError:
+            pass
+    if isinstance(value, bool | str) or not 0 <= value <= 1:
+        raise InvalidConfig(f"{key.name}: {_shown(value)} is not a number from 0 to 1")
+    return float(value)
+
+
+_RATIO_CHARACTERS_MAX = 30
+
+
 def _shown(value: ConfigValue) -> str:
     text = repr(value) if not isinstance(value, int) or abs(value) <= INT64_MAX else "the number"
     return text if len(text) <= 60 else text[:57] + "..."
@@ -317,5 +375,7 @@ def _shown(value: ConfigValue) -> str:
 _PARSERS: Mapping[str, Callable[[ConfigKey, ConfigValue], ConfigValue]] = {
     "int": _parse_int,
     "bool": _parse_bool,
+    "ratio": _parse_ratio,
+    "words": _parse_words,
     "word": _parse_word,
 }

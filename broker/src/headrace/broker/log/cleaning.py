@@ -137,7 +137,7 @@ class LogCleaning:
             return None
         producers = {}
         if self._snapshots.is_needed:
-            producers = (await self._snapshots.load()).remembered(now_ms)
+            producers = (await self._snapshots.load()).remembered(log.last_append_time_ms)
         cleaned = await self._known()
         segments = [
             JobSegment(each.base_offset, log.end_of(each), each.size_bytes)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from headrace.broker.core.batch_cleaning import NEVER_MS
 from headrace.broker.log import index as index_files
 from headrace.broker.log import syncing
 from headrace.broker.log.checkpoint import Checkpoint
@@ -25,7 +26,7 @@ from headrace.broker.log.cutter import LogCutter
 from headrace.broker.log.index import SegmentIndex
 from headrace.broker.log.lookups import TimeHit
 from headrace.broker.log.producers import ProducerState
-from headrace.broker.log.reader import LogReader
+from headrace.broker.log.reader import LogReader, Wanted
 from headrace.broker.log.replicated import check_replicated
 from headrace.broker.log.retention import LogRetention
 from headrace.broker.log.segment import Segment, save_index
@@ -248,26 +249,39 @@ class Log(LogState):
         self.is_dirty = True
         self.context.events.became_dirty(self)
 
-    def locate(self, offset: int, *, max_bytes: int, end_offset: int) -> LogSlice | None:
+    def locate(
+        self, offset: int, *, max_bytes: int, end_offset: int, expired_before_ms: int = NEVER_MS
+    ) -> LogSlice | None:
         """The slice from the batch that holds `offset` on: whole batches of one segment, all of
         their offsets below `end_offset`, at most `max_bytes` but at least one batch; None when
         there is none. Never blocks.
+
+        Batches whose timestamps are all below `expired_before_ms` are left out; where nothing else
+        is there, an empty batch made up in their place leads readers past them.
 
         Raises:
             ColdRead: the answer isn't in memory (a BlockingIOError): `await locate_cold(...)`.
             OffsetOutOfRange: before the log's start or behind its end; `details` has both.
             PartitionOffline: the log is damaged; see `failure`.
         """
-        return self._reader.locate(offset, max_bytes=max_bytes, end_offset=end_offset)
+        return self._reader.locate(offset, Wanted(max_bytes, end_offset, expired_before_ms))
 
-    async def locate_cold(self, offset: int, *, max_bytes: int, end_offset: int) -> LogSlice | None:
+    async def locate_cold(
+        self, offset: int, *, max_bytes: int, end_offset: int, expired_before_ms: int = NEVER_MS
+    ) -> LogSlice | None:
         """As `locate`, with a thread for what isn't in memory.
 
         Raises:
             Conflict: the log kept being truncated meanwhile; ask again.
             OffsetOutOfRange, PartitionOffline: as `locate`.
         """
-        return await self._reader.locate_cold(offset, max_bytes=max_bytes, end_offset=end_offset)
+        want = Wanted(max_bytes, end_offset, expired_before_ms)
+        return await self._reader.locate_cold(offset, want)
+
+    def skip(self, offset: int, next_offset: int) -> LogSlice:
+        """A batch without records, made up for readers whom nothing from `offset` to `next_offset`
+        is left for."""
+        return self._reader.skip(offset, next_offset)
 
     async def offset_for_time(self, timestamp_ms: int, *, end_offset: int) -> TimeHit | None:
         """The first record below `end_offset` with a timestamp of at least `timestamp_ms`, exact to

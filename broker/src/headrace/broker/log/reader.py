@@ -6,12 +6,23 @@ log was when it was asked: if the log changed meanwhile, the question is put aga
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from headrace.broker.core.batch_cleaning import NEVER_MS
 from headrace.broker.log import lookups
 from headrace.broker.log.index import BrokenBatch, Place, Read, SegmentIndex, file_reader
 from headrace.broker.log.lookups import SegmentLook, TimeHit
-from headrace.broker.log.segment import Query, Segment, Span, load_index, plan, repair_index
+from headrace.broker.log.segment import (
+    Query,
+    Segment,
+    Span,
+    load_index,
+    plan,
+    repair_index,
+    unexpired,
+)
 from headrace.broker.log.segments import place_of
-from headrace.broker.log.slices import LogSlice
+from headrace.broker.log.slices import EmptiedSlice, LogSlice
 from headrace.broker.log.state import ATTEMPTS_MAX, LogState
 from headrace.protocol.batch import BatchHeader
 from headrace.protocol.compression import Buffer
@@ -19,6 +30,18 @@ from headrace.protocol.errors import Conflict, OffsetOutOfRange
 
 HINTS_MAX = 64
 """Ends of recent reads remembered in one log, so that tail readers need no search."""
+
+
+STEPS_MAX = 16
+"""How often looking goes on behind expired batches before the reader is told how far it came."""
+
+
+class Wanted(NamedTuple):
+    """What a reader may get."""
+
+    max_bytes: int
+    end_offset: int
+    expired_before_ms: int
 
 
 class ColdRead(BlockingIOError):
@@ -35,9 +58,19 @@ class LogReader:
         self._log = log
         self._segments = log.segments
 
-    def locate(self, offset: int, *, max_bytes: int, end_offset: int) -> LogSlice | None:
+    def locate(self, offset: int, want: Wanted) -> LogSlice | None:
         """As `Log.locate`."""
-        found = self._reach(offset, end_offset, max_bytes)
+        at = offset
+        for _step in range(STEPS_MAX):
+            found = self._look(at, want)
+            if not isinstance(found, int):
+                return found or (self.skip(offset, at) if at > offset else None)
+            at = found
+        return self.skip(offset, at)
+
+    def _look(self, offset: int, want: Wanted) -> LogSlice | int | None:
+        """The slice, or where to go on when all batches from `offset` to there are expired."""
+        found = self._reach(offset, want.end_offset, want.max_bytes)
         if found is None:
             return None
         segment, query = found
@@ -45,18 +78,28 @@ class LogReader:
         if index is None or not query.is_covered_by(index):
             raise ColdRead("the segment's index is not in memory")
         try:
-            return self._sliced(segment, plan(index, self._hot_reader(segment), query))
+            span = _plan(index, self._hot_reader(segment), query, want.expired_before_ms)
         except BrokenBatch as error:
             raise self._log.damaged(segment, error) from error
+        return self._sliced(segment, span)
 
-    async def locate_cold(self, offset: int, *, max_bytes: int, end_offset: int) -> LogSlice | None:
+    async def locate_cold(self, offset: int, want: Wanted) -> LogSlice | None:
         """As `Log.locate_cold`."""
+        at = offset
+        for _step in range(STEPS_MAX):
+            found = await self._look_cold(at, want)
+            if not isinstance(found, int):
+                return found or (self.skip(offset, at) if at > offset else None)
+            at = found
+        return self.skip(offset, at)
+
+    async def _look_cold(self, offset: int, want: Wanted) -> LogSlice | int | None:
         for _attempt in range(ATTEMPTS_MAX):
             try:
-                return self.locate(offset, max_bytes=max_bytes, end_offset=end_offset)
+                return self._look(offset, want)
             except ColdRead:
                 pass
-            found = self._reach(offset, end_offset, max_bytes)
+            found = self._reach(offset, want.end_offset, want.max_bytes)
             if found is None:
                 return None
             segment, query = found
@@ -65,7 +108,7 @@ class LogReader:
                 index = await self._loaded_index(segment)
                 if index is None:
                     continue
-                span = await self._plan_cold(segment, index, query)
+                span = await self._plan_cold(segment, index, query, want.expired_before_ms)
             except (BrokenBatch, OSError) as error:
                 if not segment.file.discarded:
                     self._log.settle(error, generation)
@@ -74,14 +117,21 @@ class LogReader:
                 return self._sliced(segment, span)
         raise Conflict("the log was truncated again and again while it was searched; fetch again")
 
-    async def _plan_cold(self, segment: Segment, index: SegmentIndex, query: Query) -> Span | None:
+    async def _plan_cold(
+        self, segment: Segment, index: SegmentIndex, query: Query, before_ms: int
+    ) -> Span | None:
         files = self._log.files
         fd = files.pin(segment.file)
         try:
             read = file_reader(files.disk, fd)
-            return await files.workers.run(plan, index, read, query)
+            return await files.workers.run(_plan, index, read, query, before_ms)
         finally:
             files.unpin(segment.file)
+
+    def skip(self, offset: int, next_offset: int) -> LogSlice:
+        """As `Log.skip`."""
+        epoch = self._log.epochs.epoch_at(next_offset - 1)
+        return EmptiedSlice(self._log.files, offset, next_offset, epoch)
 
     def _reach(self, offset: int, end_offset: int, max_bytes: int) -> tuple[Segment, Query] | None:
         """The segment to read from and what to look for there; None when there is nothing."""
@@ -121,9 +171,11 @@ class LogReader:
             del hints[next(iter(hints))]
         hints[offset] = (segment, position)
 
-    def _sliced(self, segment: Segment, span: Span | None) -> LogSlice | None:
+    def _sliced(self, segment: Segment, span: Span | None) -> LogSlice | int | None:
         if span is None:
             return None
+        if not span.length:
+            return span.next_offset
         self._hint(span.next_offset, segment, span.position + span.length)
         return LogSlice(self._log.files, segment.file, span)
 
@@ -230,3 +282,9 @@ class LogReader:
                 whole = index is not None and index.start_position == 0
                 found.append(SegmentLook(extent, index if whole else None))
         return found
+
+
+def _plan(index: SegmentIndex, read: Read, query: Query, before_ms: int) -> Span | None:
+    if before_ms == NEVER_MS:
+        return plan(index, read, query)
+    return unexpired(index, read, query, before_ms)

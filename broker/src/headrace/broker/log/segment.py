@@ -125,6 +125,15 @@ def shorten(index: SegmentIndex, read: Read, start: Place, stop: Place, max_byte
     return reached
 
 
+ALL_BYTES = 1 << 62
+"""As `max_bytes`: no bound."""
+
+
+LOOK_BYTES = 1 << 20
+"""Bytes of expired batches whose headers are looked at for one that isn't, at once: usually the
+time index leads there; timestamps all over the place must not hold up the loop."""
+
+
 class Query(NamedTuple):
     """What to look for in one segment, all of it known before looking."""
 
@@ -162,6 +171,39 @@ def plan(index: SegmentIndex, read: Read, query: Query) -> Span | None:
         return None
     stop = shorten(index, read, start, stop, query.max_bytes)
     return Span(start.position, stop.position - start.position, start.offset, stop.offset)
+
+
+def unexpired(index: SegmentIndex, read: Read, query: Query, before_ms: int) -> Span | None:
+    """As `plan`, without batches all of whose records have timestamps below `before_ms`: the first
+    run of others. When there is none nearby the span has no length and ends where looking ended.
+
+    Raises:
+        BrokenBatch: the segment is damaged.
+    """
+    whole = plan(index, read, query._replace(max_bytes=ALL_BYTES))
+    if whole is None:
+        return None
+    end = whole.position + whole.length
+    nothing = Span(end, 0, whole.next_offset, whole.next_offset)
+    if index.max_timestamp_ms < before_ms:
+        return nothing
+    start = whole.position
+    if index.times and index.times[0] < before_ms:
+        start = max(start, min(index.before_time(before_ms).position, end))
+    first: Place | None = None
+    for position, header in walk(read, start, end):
+        is_expired = header.max_timestamp_ms < before_ms
+        if first is None:
+            if position - start > LOOK_BYTES:
+                return Span(position, 0, header.base_offset, header.base_offset)
+            if is_expired:
+                continue
+            first = Place(header.base_offset, position)
+        elif is_expired or position + header.length - first.position > query.max_bytes:
+            return Span(first.position, position - first.position, first.offset, header.base_offset)
+    if first is None:
+        return nothing
+    return Span(first.position, end - first.position, first.offset, whole.next_offset)
 
 
 def last_header_before(index: SegmentIndex, read: Read, position: int) -> BatchHeader | None:

@@ -10,10 +10,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+from headrace.broker.core.batch_cleaning import empty_batch
 from headrace.broker.log.files import FileCache, LogFile
 from headrace.broker.log.segment import Span
 from headrace.protocol.compression import Buffer
 from headrace.protocol.errors import Conflict, PartitionOffline
+
+OFFSETS_MAX = 1 << 32
+"""Offsets that one batch can cover."""
 
 PIECE_BYTES = 256 << 10
 """Bytes read and sent at once (measured: larger pieces are slower, docs/performance.md)."""
@@ -118,6 +122,37 @@ class LogSlice:
         if len(cold) != size_bytes:
             raise PartitionOffline(f"{file.path} is shorter than its batches; is it being edited?")
         return cold
+
+
+class EmptiedSlice(LogSlice):
+    """A batch without records, made up for readers: in the place of batches that must not be handed
+    out any more, when nothing newer is there. So every client goes on behind them."""
+
+    __slots__ = ("_data", "_epoch")
+
+    def __init__(self, files: FileCache, offset: int, next_offset: int, leader_epoch: int) -> None:
+        span = Span(0, 0, offset, min(next_offset, offset + OFFSETS_MAX))
+        super().__init__(files, LogFile(""), span)
+        self._epoch = leader_epoch
+        self._end_at(self.next_offset)
+
+    def _end_at(self, next_offset: int) -> None:
+        self.next_offset = next_offset
+        self._data = empty_batch(
+            self.base_offset, next_offset=next_offset, leader_epoch=self._epoch
+        )
+        self.length = len(self._data)
+
+    def cut(self, other: LogSlice) -> None:
+        """As `LogSlice.cut`."""
+        self._end_at(min(other.next_offset, self.next_offset))
+
+    def cut_before(self, other: LogSlice) -> None:
+        """As `LogSlice.cut_before`."""
+        self._end_at(min(max(other.base_offset, self.base_offset + 1), self.next_offset))
+
+    def _piece_nowait(self, position: int, size_bytes: int) -> Buffer:
+        return self._data[position : position + size_bytes]
 
 
 def _unreadable(error: OSError) -> PartitionOffline:

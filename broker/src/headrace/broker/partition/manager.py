@@ -20,6 +20,7 @@ from headrace.broker.controller.view import (
     ViewEvent,
 )
 from headrace.broker.core import topic_config
+from headrace.broker.core.compaction import CleaningPolicy
 from headrace.broker.core.model import (
     AnyRecord,
     ConfigValue,
@@ -351,6 +352,7 @@ class PartitionManager:
             config=self.config(topic),
             flusher=self._logs.flusher,
             rates=self._quotas.topic(topic.topic_id),
+            now_ms=self._clock.now_ms,
         )
         self._partitions[opened.partition_id] = partition
         if opened.failure is not None:
@@ -459,5 +461,13 @@ def log_config(config: TopicConfig) -> LogConfig:
         flush_ms=config.flush_ms,
         retention_ms=config.retention_ms,
         retention_bytes=config.retention_bytes if config.overflow == "discard" else -1,
-        delete=config.cleanup_policy == "delete",
+        delete="delete" in config.cleanup_policy,
+        cleaning=CleaningPolicy(
+            compact="compact" in config.cleanup_policy,
+            delete_retention_ms=config.delete_retention_ms,
+            min_lag_ms=config.min_compaction_lag_ms,
+            max_lag_ms=config.max_compaction_lag_ms,
+            min_dirty_ratio=config.min_cleanable_dirty_ratio,
+            record_ttl_ms=config.record_ttl_ms,
+        ),
     )

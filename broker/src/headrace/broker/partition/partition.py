@@ -8,11 +8,12 @@ written, or what is on the disk where the topic's flush level says `batch` (repl
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.broker.core import batch_rules
+from headrace.broker.core.batch_cleaning import NEVER_MS
 from headrace.broker.core.model import PartitionRecord
 from headrace.broker.core.quota import Rates
 from headrace.broker.core.topic_config import TopicConfig
@@ -56,11 +57,19 @@ class Partition:
     """
 
     def __init__(
-        self, topic: str, log: Log, *, config: TopicConfig, flusher: Flusher, rates: Rates
+        self,
+        topic: str,
+        log: Log,
+        *,
+        config: TopicConfig,
+        flusher: Flusher,
+        rates: Rates,
+        now_ms: Callable[[], int],
     ) -> None:
         self.topic = topic
         self.rates = rates
         self._flusher = flusher
+        self._now_ms = now_ms
         self.log = log
         self.id: TopicIdPartition = log.partition_id
         self.configure(config)
@@ -272,19 +281,31 @@ class Partition:
             details={"log_start_offset": log.start_offset, "log_end_offset": log.end_offset},
         )
 
-    def locate(self, offset: int, *, max_bytes: int) -> LogSlice | None:
-        """Committed batches from `offset` on, without blocking.
+    def locate(self, offset: int, *, max_bytes: int, with_expired: bool = False) -> LogSlice | None:
+        """Committed batches from `offset` on that aren't expired, without blocking.
 
         Raises:
             BlockingIOError: the disk must be asked; then `await locate_cold(...)`.
         """
-        return self.log.locate(offset, max_bytes=max_bytes, end_offset=self.high_watermark)
+        return self.log.locate(
+            offset, max_bytes=max_bytes, end_offset=self.high_watermark,
+            expired_before_ms=self._expired_before_ms(with_expired),
+        )  # fmt: skip
 
-    async def locate_cold(self, offset: int, *, max_bytes: int) -> LogSlice | None:
+    async def locate_cold(
+        self, offset: int, *, max_bytes: int, with_expired: bool = False
+    ) -> LogSlice | None:
         """As `locate`, with threads for what is not in memory."""
         return await self.log.locate_cold(
-            offset, max_bytes=max_bytes, end_offset=self.high_watermark
-        )
+            offset, max_bytes=max_bytes, end_offset=self.high_watermark,
+            expired_before_ms=self._expired_before_ms(with_expired),
+        )  # fmt: skip
+
+    def _expired_before_ms(self, with_expired: bool) -> int:
+        policy = self.log.config.cleaning
+        if with_expired or policy.record_ttl_ms < 0:
+            return NEVER_MS
+        return policy.expired_before_ms(self._now_ms())
 
     @contextmanager
     def reading(self) -> Iterator[None]:
