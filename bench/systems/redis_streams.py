@@ -33,7 +33,8 @@ except ImportError:
 PIPELINE = 1_000
 """XADDs a pipeline."""
 
-LISTS_OF = 10_000
+LISTS_OF = 1_000
+"""Of an XREAD: 327,000 records/s, against 244,000 with 10,000."""
 
 BLOCK_MS = 1_000
 """Of a waiting XREAD; below the client's socket timeout."""
