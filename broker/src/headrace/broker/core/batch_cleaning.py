@@ -110,9 +110,16 @@ def _unexpired(
     ]
 
 
-def has_tombstones(columns: Columns) -> bool:
-    """Whether a record with a key may have a null value; a batch that has both counts."""
-    return columns.keys is not None and (columns.values is None or None in columns.values)
+def has_tombstones(columns: Columns, keep: Sequence[bool] | None) -> bool:
+    """Whether one of the records that stay has a key and a null value."""
+    keys, values = columns.keys, columns.values
+    if keys is None or (values is not None and None not in values):
+        return False
+    nulls = [None] * len(keys)
+    return any(
+        kept and key is not None and value is None
+        for kept, key, value in zip(keep or [True] * len(keys), keys, values or nulls, strict=True)
+    )
 
 
 def rewritten(header: BatchHeader, columns: Columns, keep: Sequence[bool]) -> bytearray:

@@ -236,6 +236,7 @@ class _Rewrite:
         self._end_offset = end_offset
         self._epoch = -1
         self.first_tombstone = NO_OFFSET
+        self._looks_for_tombstones = job.compact
 
     def groups(self) -> Iterator[Group]:
         """Segment after segment; answers those groups that differ from what is there."""
@@ -301,18 +302,16 @@ class _Rewrite:
             return self._unread(data)
         if keep is not None:
             self._counts.removed += keep.count(False)
-        if left and self._job.compact and self.first_tombstone == NO_OFFSET:
-            self._look_for_tombstones(header, columns)
-        return left
-
-    def _look_for_tombstones(self, header: BatchHeader, columns: Columns) -> None:
-        if has_tombstones(columns):
+        if left and self._looks_for_tombstones and has_tombstones(columns, keep):
             self.first_tombstone = header.base_offset
+            self._looks_for_tombstones = False
+        return left
 
     def _unread(self, data: memoryview) -> memoryview:
         """A batch that somebody can read and that may hold an older record of any key: tombstones
         behind it must stay as long as it does."""
         self._rules = self._rules._replace(tombstones_below=0)
+        self._looks_for_tombstones = False  # no pass is due for one that can't go
         return data
 
 
@@ -334,9 +333,11 @@ class _Output:
         self._synced = 0
 
     def has_room_for(self, segment: JobSegment) -> bool:
-        """Whether the segment may join. A small one doesn't have a large one copied for it."""
+        """Whether the segment may join: what comes out is at most half as large again as segments
+        are, and a small one doesn't have a large one copied for it."""
         is_worth_it = self._fd is not None or 2 * segment.size_bytes >= self._size_bytes
-        fits = self._size_bytes + segment.size_bytes <= self._job.segment_bytes
+        least = self._size_bytes + min(segment.size_bytes, self._job.segment_bytes // 2)
+        fits = least <= self._job.segment_bytes
         return fits and is_worth_it and len(self._segments) < GROUP_MAX
 
     def begin(self, segment: JobSegment) -> None:
