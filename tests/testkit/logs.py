@@ -88,10 +88,12 @@ class FragileDisk(OddDisk):
         self.changes = 0
         self.fails_at = -1
         self.error: type[BaseException] = Crash
+        self.is_lasting = False
+        """Whether errors go on after the first."""
 
     def _step(self) -> None:
         self.changes += 1
-        is_dead = self.error is Crash and 0 <= self.fails_at < self.changes
+        is_dead = (self.error is Crash or self.is_lasting) and 0 <= self.fails_at < self.changes
         if is_dead or self.changes == self.fails_at:
             raise Crash if self.error is Crash else OSError(errno.EIO, "injected")
 

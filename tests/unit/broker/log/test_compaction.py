@@ -301,6 +301,31 @@ async def test_a_disk_that_refuses_any_step_leaves_the_log_in_service(tmp_path: 
         assert await pairs(log) == sorted(latest.values())
 
 
+async def test_a_disk_that_refuses_everything_from_a_step_on_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    steps, failed = await steps_of_a_pass(tmp_path / "whole"), 0
+    for step in range(1, steps + 1):
+        folder = tmp_path / "log"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        disk = FragileDisk()
+        disk.error, disk.is_lasting = OSError, True
+        bench = Bench(str(folder), CONFIG, disk=disk)
+        log = filled(bench)
+        latest = {pair[0]: (offset, pair) for offset, pair in await pairs(log)}
+        checkpoint = log.checkpoint()
+        disk.changes, disk.fails_at = 0, step
+        with pytest.raises((OSError, CleaningAborted)):
+            await clean(log)
+        disk.fails_at = -1
+        failed += log.failure is not None
+        bench.kill(log)
+        log, _ = bench.open(UNCLEAN[step % 2], checkpoint)
+        assert log.failure is None
+        assert set(latest.values()) <= set(await pairs(log))
+    assert 0 < failed < steps / 2
+
+
 async def test_segments_that_a_machine_crash_brought_back_are_removed(tmp_path: Path) -> None:
     bench = Bench(str(tmp_path), CONFIG)
     log = filled(bench)

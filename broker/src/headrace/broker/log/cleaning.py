@@ -3,7 +3,8 @@
 The pass itself (compactor.py) runs beside the broker and only adds files. Meanwhile the log goes
 on: each group of segments that comes back is compared with what is there now, and when retention,
 delete-records or a truncation was there first, the pass is given up. A fault in cleaning is the
-cleaner's (partition/cleaner.py): nothing here takes a log offline.
+cleaner's (partition/cleaner.py): nothing here takes a log offline, but a disk that refuses to
+rename segments and then to take that back.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from headrace.broker.log.files import Disk
 from headrace.broker.log.index import file_reader, stem_of, walk
 from headrace.broker.log.restore import snapshot_path
 from headrace.broker.log.segment import LOG_SUFFIX, Segment, load_index
+from headrace.broker.log.segments import TornSwap
 from headrace.broker.log.snapshots import ProducerSnapshots
 from headrace.broker.log.state import LogState
 from headrace.broker.log.swap import SwapNote
@@ -196,7 +198,13 @@ class LogCleaning:
         log, base_offset = self._log, group.base_offsets[0]
         new = Segment(log.directory, base_offset, group.size_bytes)
         new.last_append_ms = group.last_append_ms
-        log.segments.replace(old, new, lambda: swap.move_in(log.disk, log.directory, base_offset))
+        try:
+            log.segments.replace(
+                old, new, lambda: swap.move_in(log.disk, log.directory, base_offset)
+            )
+        except TornSwap as error:
+            log.fail(str(error))
+            raise CleaningAborted(str(error)) from error
         return sum(each.size_bytes for each in old) - new.size_bytes
 
     def _end_swap(self, group: Group) -> None:
@@ -209,8 +217,10 @@ class LogCleaning:
 
     async def give_up(self, job: Job) -> None:
         """Removes what a pass left that won't be finished, as far as the disk allows; the rest goes
-        at the next start."""
+        at the next start. In a log that failed all stays: it may be needed to finish a swap."""
         log = self._log
+        if log.failure is not None:
+            return
         bases = [each.base_offset for each in job.segments]
         try:
             await log.files.workers.run(swap.give_up, log.disk, log.directory, bases)

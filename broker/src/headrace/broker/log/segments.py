@@ -18,6 +18,10 @@ from headrace.broker.log.index import SegmentIndex
 from headrace.broker.log.segment import LOG_SUFFIX, Segment, list_files
 
 
+class TornSwap(Exception):
+    """Segments have lost their names; what is needed to put that right at open is on the disk."""
+
+
 class SegmentList:
     """A log's segments, base offsets ascending.
 
@@ -142,8 +146,12 @@ class SegmentList:
 
     def replace(self, old: list[Segment], new: Segment, move_in: Callable[[], None]) -> None:
         """Puts `new` in the place of `old`, older ones in a row that the list has; `move_in` gives
-        its file the name. Readers of the old ones go on with those. After an error everything is
-        as before. Raises OSError."""
+        its file the name. Readers of the old ones go on with those.
+
+        Raises:
+            OSError: everything is as before.
+            TornSwap: the disk refused that too.
+        """
         assert self._older is not None
         files = self._context.files
         place = self._older.index(old[0])
@@ -158,14 +166,21 @@ class SegmentList:
                 aside.append(segment)
             move_in()
         except OSError:
-            for segment in reversed(aside):
-                files.put_back(segment.file, segment.stem + LOG_SUFFIX)
+            self._put_back(aside)
             raise
         self._older[place : place + len(old)] = [new]
         self._older_count = len(self._older)
         self.size_bytes += new.size_bytes - sum(segment.size_bytes for segment in old)
         for segment in old:
             files.drop(segment.file)
+
+    def _put_back(self, aside: list[Segment]) -> None:
+        files = self._context.files
+        try:
+            for segment in reversed(aside):
+                files.put_back(segment.file, segment.stem + LOG_SUFFIX)
+        except OSError as error:
+            raise TornSwap(f"segments can't be renamed, nor renamed back: {error}") from error
 
     def remove_all(self) -> None:
         """Removes all files, last segment first. Crash within: a prefix is left. `start_over`
