@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import time
 from pathlib import Path
 
@@ -110,3 +111,16 @@ def test_a_full_disk_leaves_no_half_entry_in_a_journal(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     journal.append(["later"], sync=True)
     assert journal.load() == ["first", "later"]
+
+
+def test_a_directory_can_be_listed_while_another_thread_removes_its_files(tmp_path: Path) -> None:
+    for number in range(3_000):
+        (tmp_path / f"{number}").touch()
+    removing = threading.Thread(
+        target=lambda: [(tmp_path / f"{number}").unlink() for number in range(2_999)]
+    )
+    removing.start()
+    while removing.is_alive():
+        Disk().list_directory(str(tmp_path))
+    removing.join()
+    assert [entry.name for entry in Disk().list_directory(str(tmp_path))] == ["2999"]

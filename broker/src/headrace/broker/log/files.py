@@ -154,12 +154,17 @@ class Disk:
             pass
 
     def list_directory(self, path: str) -> list[Entry]:
-        """What is in a directory, unsorted; leaves nothing."""
+        """What is in a directory, unsorted; leaves nothing. What another thread removes meanwhile
+        is not there."""
+        found: list[Entry] = []
         with os.scandir(path) as entries:
-            return [
-                Entry(entry.name, entry.stat(follow_symlinks=False).st_size, entry.is_dir())
-                for entry in entries
-            ]
+            for entry in entries:
+                try:
+                    size_bytes = entry.stat(follow_symlinks=False).st_size
+                except FileNotFoundError:
+                    continue
+                found.append(Entry(entry.name, size_bytes, entry.is_dir()))
+        return found
 
     def sync_directory(self, path: str) -> None:
         """fsync of a directory. Crash after: names made, renamed or removed in it stay so."""
