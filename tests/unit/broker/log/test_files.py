@@ -116,9 +116,12 @@ def test_a_full_disk_leaves_no_half_entry_in_a_journal(tmp_path: Path) -> None:
 def test_a_directory_can_be_listed_while_another_thread_removes_its_files(tmp_path: Path) -> None:
     for number in range(3_000):
         (tmp_path / f"{number}").touch()
-    removing = threading.Thread(
-        target=lambda: [(tmp_path / f"{number}").unlink() for number in range(2_999)]
-    )
+
+    def remove() -> None:
+        for number in range(2_999):
+            (tmp_path / f"{number}").unlink()
+
+    removing = threading.Thread(target=remove)
     removing.start()
     while removing.is_alive():
         Disk().list_directory(str(tmp_path))
