@@ -19,6 +19,9 @@ BATCH_MEDIA_TYPE = "application/vnd.headrace.batch"
 CLIENT_HEADER = "X-Headrace-Client"
 """Header with the client's id, for logs and for the byte rates of clients."""
 
+SECRET_HEADER = "X-Headrace-Cluster-Secret"
+"""Header with the secret that brokers of a cluster show each other."""
+
 ACKS_ALL = -1
 ACKS_LEADER = 1
 ACKS_NONE = 0

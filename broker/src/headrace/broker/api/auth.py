@@ -13,8 +13,7 @@ from aiohttp import web
 
 from headrace.protocol import routes
 from headrace.protocol.errors import Forbidden, Unauthenticated
-
-SECRET_HEADER = "X-Headrace-Cluster-Secret"
+from headrace.protocol.requests import SECRET_HEADER
 
 
 @dataclass(frozen=True, slots=True)

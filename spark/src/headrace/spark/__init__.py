@@ -1,0 +1,1 @@
+"""Headrace for Spark: a Python data source, batch and streaming, read and write."""
