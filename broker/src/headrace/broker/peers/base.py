@@ -1,8 +1,8 @@
 """What brokers may ask each other, whatever carries it.
 
 A call is a path below `/v1/internal/`, bytes there and bytes back. Production carries it by HTTP
-with the cluster's secret (`over_http.HttpPeers`, `api.internal`); a simulation by its own network. Calls
-may be lost, late, repeated or answered after the caller has gone: nothing here promises more.
+with the cluster's secret (`over_http.HttpPeers`, `api.internal`), a simulation by its own network.
+Calls may be lost, late, repeated or answered after the caller has gone: nothing here promises more.
 """
 
 from __future__ import annotations

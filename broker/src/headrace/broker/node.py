@@ -1,0 +1,219 @@
+"""One broker without its HTTP: logs, coordination, partitions, groups, and the work behind them.
+
+Everything stands on ports (store, peers, clocks, the volume's disk), so that the deterministic
+simulation runs what production runs. `assembly` puts the HTTP servers in front.
+
+Start: `join` (register: session, generation, view) → `serve` (recover the logs, elections).
+Stop: `drain` → requests end → `close_logs` → `leave`. Each step leaves what a crash at that point
+may leave: the next start can't tell a stop that was cut short from a kill, and needn't.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from headrace.broker.clock import Clock, SystemClock
+from headrace.broker.controller.coordination import Coordination
+from headrace.broker.controller.membership import Identity
+from headrace.broker.controller.timing import SYSTEM_TIME, TimeSource
+from headrace.broker.core.model import TopicObject
+from headrace.broker.core.standing import Standing
+from headrace.broker.disk_space import DiskGuard
+from headrace.broker.groups.offsets import GroupCoordinator
+from headrace.broker.lifecycle import DRAINING, RECOVERING, RUNNING, STOPPED, Lifecycle
+from headrace.broker.log.compaction_process import CompactionProcess
+from headrace.broker.log.logs import Logs
+from headrace.broker.log.volume import Volume
+from headrace.broker.partition.cleaner import Cleaner, Runner
+from headrace.broker.partition.manager import PartitionManager
+from headrace.broker.partition.partition import Partition
+from headrace.broker.partition.quotas import Quotas
+from headrace.broker.peers.base import PeerHandler, Peers
+from headrace.broker.settings import Settings
+from headrace.broker.store.base import Store
+from headrace.broker.tasks import TaskGroup
+from headrace.protocol.errors import HeadraceError
+from headrace.protocol.ids import TopicId, new_topic_id
+
+log = logging.getLogger(__name__)
+
+FLUSH_TICK_S = 0.1
+"""How exactly flush.ms is kept."""
+
+GOODBYE_S = 5.0
+"""How long each of the two words to the store at a stop may take (draining, lease given up)."""
+
+SPACE_INTERVAL_S = 1.0
+"""Pause between two looks at the free space, besides those that writes cause."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What a node stands on. `store` and `peers` are closed by whoever made them."""
+
+    store: Store
+    peers: Peers
+    clock: Clock = field(default_factory=SystemClock)
+    time: TimeSource = SYSTEM_TIME
+    cleaning: Runner = field(default_factory=CompactionProcess)
+    new_id: Callable[[], TopicId] = new_topic_id
+
+
+class Node:
+    """One broker's state and background work. Its parts are public: they are its interface."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        volume: Volume,
+        ports: Ports,
+        *,
+        software: str = "",
+        on_overtaken: Callable[[str], None],
+        lifecycle: Lifecycle | None = None,
+    ) -> None:
+        """`volume`: the data directory, locked; closed with the logs."""
+        self.settings = settings
+        self.clock = ports.clock
+        self.lifecycle = lifecycle or Lifecycle()
+        self.tasks = TaskGroup()
+        self.logs = Logs(
+            volume, files_max=settings.files_max, io_threads=settings.io_threads,
+            flush_threads=settings.flush_threads,
+        )  # fmt: skip
+        self.coordination = Coordination(
+            ports.store,
+            Identity(
+                broker_id=settings.broker_id, url=settings.url, rack=settings.rack or None,
+                software=software,
+            ),
+            local=self.logs.local_state,
+            prepare=self.logs.prepare,
+            on_overtaken=on_overtaken,
+            clock=ports.time,
+            new_id=ports.new_id,
+        )  # fmt: skip
+        self.disk_guard = DiskGuard(settings.data_dir, reserve_bytes=settings.disk_reserve_bytes)
+        self.quotas = Quotas(
+            ports.clock, client_produce=settings.client_produce_rate,
+            client_fetch=settings.client_fetch_rate,
+        )  # fmt: skip
+        self.partitions = PartitionManager(
+            self.logs, self.coordination.view, broker_id=settings.broker_id,
+            partitions_max=settings.partitions_max, quotas=self.quotas, clock=ports.clock,
+        )  # fmt: skip
+        self.groups = GroupCoordinator(
+            ports.clock,
+            spawn=lambda name, work: self.tasks.once(work, name=name),
+            is_dead=self.coordination.view.is_tombstoned,
+        )
+        self.cleaner = Cleaner(
+            self.partitions, ports.cleaning, clock=ports.clock,
+            memory_bytes=settings.compaction_memory_bytes,
+            bytes_per_second=settings.compaction_rate,
+            free_bytes=lambda: self.disk_guard.space.free_bytes
+            - self.disk_guard.space.reserve_bytes,
+        )  # fmt: skip
+        self.peer_handlers: dict[str, PeerHandler] = {}
+        """What other brokers may ask of this one, by path below `/v1/internal/`."""
+        self._standing: Standing | None = None
+        self._let_groups_follow()
+
+    def address_of(self, broker_id: int) -> str | None:
+        """Where a broker said it is reached, or None."""
+        found = self.coordination.view.brokers.get(broker_id)
+        return None if found is None else found.url
+
+    # --- start ------------------------------------------------------------------------------------
+
+    async def join(self) -> None:
+        """Registers this process and learns the cluster.
+
+        Raises:
+            InvalidConfig, Conflict, StoreUnavailable: as `Coordination.start`.
+        """
+        self._standing = await self.coordination.start()
+
+    async def serve(self) -> None:
+        """Recovers the logs and takes part; returns once this broker leads what it is to lead.
+
+        Raises:
+            HeadraceError: why it can't.
+        """
+        assert self._standing is not None
+        manager = self.partitions
+        self.lifecycle.state = RECOVERING
+        await manager.recover(self.lifecycle)
+        await self.logs.begin()
+        manager.serve_as(self._standing.session)
+        self.coordination.view.listen(manager.on_event)
+        self._run_upkeep()
+        await self.coordination.activate()
+        await manager.settled()
+        self.lifecycle.state = RUNNING
+
+    def _let_groups_follow(self) -> None:
+        """Groups follow the partitions of `__offsets`."""
+        manager, groups = self.partitions, self.groups
+
+        def lead(partition: Partition, topic: TopicObject) -> None:
+            groups.lead(partition, topic.partition_count)
+
+        def gone(topic_id: TopicId) -> None:
+            self.tasks.once(groups.forget_topic(topic_id), name="forget-offsets")
+
+        manager.on_lead = lead
+        manager.on_resign = lambda partition: groups.resign(partition.id.partition)
+        manager.on_topic_gone = gone
+
+    def _run_upkeep(self) -> None:
+        settings, every = self.settings, self.tasks.every
+        self.tasks.once(self.partitions.run(), name="partitions")
+        every(FLUSH_TICK_S, self._flush_tick, name="flush")
+        every(SPACE_INTERVAL_S, self._look_at_space, name="disk-space")
+        every(
+            settings.retention_interval_ms / 1000, self.partitions.apply_retention, name="retention"
+        )
+        every(settings.checkpoint_interval_ms / 1000, self.partitions.checkpoint, name="checkpoint")
+        every(settings.compaction_interval_ms / 1000, self.cleaner.work, name="compaction")
+
+    async def _flush_tick(self) -> None:
+        self.logs.flusher.tick(int(self.clock.monotonic() * 1000))
+
+    async def _look_at_space(self) -> None:
+        self.disk_guard.refresh()
+
+    # --- stop -------------------------------------------------------------------------------------
+
+    async def drain(self) -> bool:
+        """Says that this broker leaves; whether the cluster was told."""
+        self.lifecycle.state = DRAINING
+        return await _tell(self.coordination.drain())
+
+    async def close_logs(self, *, clean: bool) -> None:
+        """Ends the background work and closes the logs; `clean` syncs them and says so on disk."""
+        await self.tasks.stop()
+        await self.logs.close(clean=clean)
+
+    async def leave(self, *, clean: bool) -> None:
+        """Gives the leases up (`clean`), and ends what coordination does."""
+        await _tell(self.coordination.stop(clean=clean))
+        self.lifecycle.state = STOPPED
+
+
+async def _tell(goodbye: Awaitable[None]) -> bool:
+    """One word to the store at the end; whether it was taken. A store that can't be reached is no
+    reason to skip the rest of a clean stop, nor to wait for long: others then learn of it by the
+    lease."""
+    try:
+        async with asyncio.timeout(GOODBYE_S):
+            await goodbye
+        return True
+    except TimeoutError:
+        log.warning("the cluster wasn't told of the stop: no answer in %g s", GOODBYE_S)
+    except HeadraceError as error:
+        log.warning("the cluster wasn't told of the stop: %s", error)
+    return False

@@ -1,0 +1,51 @@
+"""The broker's numbers of this moment, for whoever scrapes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from headrace.broker.api.inflight import Inflight
+from headrace.broker.metrics import BrokerSample, TopicSample
+from headrace.broker.node import Node
+from headrace.broker.partition.manager import PartitionManager
+
+
+def broker_sample(node: Node, inflight: Inflight) -> BrokerSample:
+    """The broker as a whole."""
+    space, cleaning = node.disk_guard.space, node.cleaner.stats
+    return BrokerSample(
+        state=node.lifecycle.state,
+        led_partitions=node.partitions.led_count,
+        offline_partitions=node.partitions.offline_count,
+        open_files=node.logs.open_files,
+        inflight_bytes=inflight.used_bytes,
+        throttled=inflight.refused + node.quotas.throttled,
+        disk_free_bytes=space.free_bytes,
+        storage_full=space.is_full,
+        syncs=node.logs.flusher.syncs,
+        recovering_remaining=node.lifecycle.recovering_remaining,
+        compactions=cleaning.passes,
+        compaction_failures=cleaning.failures,
+        compaction_bytes_read=cleaning.bytes_read,
+        compaction_bytes_written=cleaning.bytes_written,
+        compaction_records_removed=cleaning.records_removed,
+        compaction_seconds=cleaning.seconds,
+        dirty_ratio_max=cleaning.dirty_ratio_max,
+    )
+
+
+def topic_samples(manager: PartitionManager) -> Iterator[TopicSample]:
+    """Each topic's sums over its partitions here."""
+    sums: dict[str, TopicSample] = {}
+    for partition in manager:
+        found = sums.setdefault(partition.topic, TopicSample(partition.topic))
+        stats = partition.stats
+        found.partitions += 1
+        found.offline += partition.log.failure is not None
+        found.size_bytes += partition.log.size_bytes
+        found.bytes_in += stats.bytes_in
+        found.records_in += stats.records_in
+        found.batches_in += stats.batches_in
+        found.duplicates += stats.duplicates
+        found.bytes_out += stats.bytes_out
+    yield from sums.values()
