@@ -93,6 +93,12 @@ def _loop_thread() -> _LoopThread:
         return _current
 
 
+def run(work: Coroutine[Any, Any, T]) -> T:
+    """Runs `work` to its end on this process's background loop, where all clients of this module
+    live."""
+    return _loop_thread().call(work)
+
+
 def _after_fork() -> None:
     global _current, _lock
     _lock = threading.Lock()  # The parent's may have been held by a thread that isn't here.
