@@ -27,8 +27,10 @@ from headrace.broker.core.transitions import Progress, Refusal, Step
 from headrace.protocol.ids import TopicId
 
 BROKERS = (0, 1, 2)
+SPARE = 3
+EVERYBODY = (*BROKERS, SPARE)
 TOPIC = TopicId(b"t" * 16)
-broker_ids = st.sampled_from(BROKERS)
+broker_ids = st.sampled_from(EVERYBODY)
 
 
 def status(session: int = 1, *, power_gen: int = 0, live: bool = True) -> BrokerStatus:
@@ -38,7 +40,7 @@ def status(session: int = 1, *, power_gen: int = 0, live: bool = True) -> Broker
 class RecordLife(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.brokers = {broker: status() for broker in BROKERS}
+        self.brokers = {broker: status() for broker in EVERYBODY}
         created = transitions.create(
             TOPIC, 0, BROKERS, brokers=self.brokers, min_isr=2, unclean=False
         )
@@ -135,6 +137,46 @@ class RecordLife(RuleBasedStateMachine):
     @rule(minimum=st.integers(1, 4))
     def set_min(self, minimum: int) -> None:
         self.take(transitions.set_min(self.record, minimum))
+
+    @rule(wanted=st.lists(broker_ids, unique=True, min_size=1))
+    def begin_to_move(self, wanted: list[int]) -> None:
+        before = self.record
+        if self.take(transitions.begin_reassignment(before, wanted)):
+            assert set(before.replicas) | set(wanted) == set(self.record.replicas)
+            assert self.record.replicas[: len(wanted)] == tuple(wanted)
+            assert (self.record.isr, self.record.leader) == (before.isr, before.leader)
+
+    @rule()
+    def finish_to_move(self) -> None:
+        before = self.record
+        if self.take(transitions.finish_reassignment(before, self.brokers)):
+            assert not transitions.is_moving(self.record)
+            assert {e.broker_id for e in self.record.isr} == set(self.record.replicas)
+            self.a_leaving_replica_ends_the_epoch(before)
+
+    @rule(order=st.permutations(BROKERS))
+    def cancel_to_move(self, order: list[int]) -> None:
+        before = self.record
+        if self.take(transitions.cancel_reassignment(before, self.brokers, order=order)):
+            assert set(self.record.replicas) == set(before.replicas) - set(before.adding)
+            self.a_leaving_replica_ends_the_epoch(before)
+
+    def a_leaving_replica_ends_the_epoch(self, before: PartitionRecord) -> None:
+        left = set(before.replicas) - set(self.record.replicas)
+        assert self.record.leader_epoch == before.leader_epoch + bool(left)
+        assert set(self.record.isr) <= set(before.isr)
+        assert before.leader is None or self.record.leader is not None
+        assert not before.isr or self.record.isr, "the last copies were taken out"
+
+    @rule()
+    def prefer_the_first(self) -> None:
+        before = self.record
+        step = election.prefer(before, self.brokers)
+        if self.take(step):
+            assert self.record.leader is not None
+            assert self.record.leader.broker_id == self.record.replicas[0]
+            assert self.record.isr == before.isr
+            assert self.present(self.record.replicas[0]) in before.isr
 
     @rule()
     def elect(self) -> None:
@@ -255,3 +297,71 @@ def test_impossible_records_are_named_as_such() -> None:
         assert not isinstance(decoded.records[0], PartitionRecord)
         assert decoded.records[1] == _record(partition=1)
         assert encoding.encode_shard(decoded) == raw
+
+
+def test_a_move_goes_step_by_step_and_hands_the_leadership_over() -> None:
+    zero = Generation(0, 0)
+    brokers = {broker: status() for broker in range(4)}
+    begun = transitions.begin_reassignment(_record(), (3, 2, 1))
+    assert isinstance(begun, PartitionRecord)
+    assert (begun.replicas, begun.adding, begun.removing) == ((3, 2, 1, 0), (3,), (0,))
+    assert begun.leader_epoch == 3
+    waiting = transitions.finish_reassignment(begun, brokers)
+    assert waiting == Refusal("waiting for broker 3, 2 to be in sync")
+    full = replace(begun, isr=tuple(Member(broker, zero) for broker in range(4)))
+    finished = transitions.finish_reassignment(full, brokers)
+    assert isinstance(finished, PartitionRecord)
+    assert finished.replicas == (3, 2, 1)
+    assert (finished.leader, finished.leader_epoch) == (Leader(3, 1), 4)
+    stale = {**brokers, 3: status(power_gen=1)}
+    assert isinstance(transitions.finish_reassignment(full, stale), Refusal)
+
+
+def test_a_cancelled_move_restores_the_order_of_before() -> None:
+    brokers = {broker: status() for broker in range(4)}
+    begun = transitions.begin_reassignment(_record(), (3, 2, 1))
+    assert isinstance(begun, PartitionRecord)
+    back = transitions.cancel_reassignment(begun, brokers, order=BROKERS)
+    assert isinstance(back, PartitionRecord)
+    assert (back.replicas, back.adding, back.removing) == (BROKERS, (), ())
+    assert back.leader_epoch == 4
+
+
+def test_a_cancel_that_would_leave_too_few_copies_is_refused() -> None:
+    zero = Generation(0, 0)
+    brokers = {broker: status(live=broker == 3) for broker in range(4)}
+    begun = transitions.begin_reassignment(_record(), (3, 2, 1))
+    assert isinstance(begun, PartitionRecord)
+    moved = replace(begun, isr=(Member(3, zero),), leader=Leader(3, 1))
+    refused = transitions.cancel_reassignment(moved, brokers)
+    assert isinstance(refused, Refusal)
+    assert "records could be lost" in refused.reason
+
+
+def test_every_point_of_a_move_leads_on_to_the_target() -> None:
+    """Whoever comes after a death of the controller finds in the record what is left to do."""
+    zero = Generation(0, 0)
+    brokers = {broker: status() for broker in range(6)}
+    record = _record()
+    target = (5, 4, 3)
+    seen = [record]
+    for _ in range(10):
+        step = transitions.begin_reassignment(record, target)
+        if isinstance(step, Refusal):
+            step = transitions.finish_reassignment(record, brokers)
+        if isinstance(step, Refusal) and (
+            missing := [b for b in record.replicas if record.in_isr(b) is None]
+        ):
+            step = replace(
+                record,
+                isr=(*record.isr, Member(missing[0], zero)),
+                partition_epoch=record.partition_epoch + 1,
+            )
+        if isinstance(step, Refusal):
+            break
+        record = step
+        transitions.check_invariants(record)
+        seen.append(record)
+    assert record.replicas == target
+    assert not transitions.is_moving(record)
+    assert len(seen) > 5

@@ -6,7 +6,7 @@ Constraints: standing is an entry in ISR, or else in ELR, whose generation is th
 Algorithm, the first that gives somebody:
   1. the leader's session is the registered one and live: it stays (a draining one stays too, if
      nobody else can lead);
-  2. ISR entries with standing, in the order of `replicas`, not draining before draining;
+  2. ISR entries with standing, in the order of `replicas`; draining, leaving and cordoned last;
   3. ELR entries with standing, the same way; it leads alone;
   4. every member of ISR and ELR is back and none has standing: the greatest (last epoch, log end),
      marked `possible_loss` (R24); a sole member needs no comparing;
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from headrace.broker.core import transitions
 from headrace.broker.core.model import BrokerStatus, Leader, Member, PartitionRecord
-from headrace.broker.core.transitions import Refusal
+from headrace.broker.core.transitions import Refusal, Step
 
 
 class LogEnd(NamedTuple):
@@ -81,6 +81,23 @@ def decide(
     return _last_resort(record, brokers, ends)
 
 
+def prefer(record: PartitionRecord, brokers: Brokers) -> Step:
+    """Leadership goes back to the first replica, if it is as good as the present leader; the ISR
+    stays as it is."""
+    first = record.replicas[0]
+    entry, status = record.in_isr(first), brokers.get(first)
+    led = record.leader
+    if led is None or led.broker_id == first:
+        return Refusal("nobody leads, or the first replica does")
+    if transitions.is_moving(record):
+        return Refusal("its replicas are being moved")
+    if entry is None or status is None or not has_standing(entry, brokers):
+        return Refusal("the first replica isn't in sync")
+    if status.state != "running" or status.cordoned:
+        return Refusal("the first replica's broker is draining or cordoned")
+    return transitions.elect(record, leader=Leader(first, status.session), isr=record.isr)
+
+
 def has_standing(entry: Member, brokers: Brokers) -> bool:
     """Whether the entry is of a broker that is there with the log it had then."""
     status = brokers.get(entry.broker_id)
@@ -117,6 +134,7 @@ def _candidates(
         key=lambda e: (
             brokers[e.broker_id].state == "draining",
             e.broker_id in record.removing,
+            brokers[e.broker_id].cordoned,
             e.broker_id != _live_leader(record, brokers),
             place[e.broker_id],
         ),

@@ -28,6 +28,7 @@ from headrace.broker.core.model import (
     Generation,
     Leader,
     Member,
+    Move,
     PartitionRecord,
     Recovery,
     Registration,
@@ -58,6 +59,7 @@ class _ClusterDoc(_Versioned, kw_only=True):
     feature_level: Count
     tombstones: dict[str, Count]
     config: dict[str, ConfigValue]
+    cordoned: list[Count] = []
 
 
 class _BrokerDoc(_Versioned, kw_only=True):
@@ -82,6 +84,7 @@ class _TopicDoc(_Versioned, kw_only=True):
     replicas: Annotated[int, Meta(ge=1)]
     config: dict[str, ConfigValue]
     deleting: bool
+    moves: dict[Count, tuple[tuple[Count, ...], tuple[Count, ...]]] = {}
 
 
 class _ShardDoc(_Versioned, kw_only=True):
@@ -120,6 +123,7 @@ def encode_cluster(cluster: ClusterObject) -> bytes:
             feature_level=cluster.feature_level,
             tombstones={key.hex(): term for key, term in cluster.tombstones.items()},
             config=dict(cluster.config),
+            cordoned=sorted(cluster.cordoned),
         )
     )
 
@@ -140,6 +144,7 @@ def decode_cluster(raw: bytes) -> ClusterObject | Unreadable:
         tombstones=MappingProxyType(tombstones),
         config=_frozen(doc.config),
         version=doc.version,
+        cordoned=frozenset(doc.cordoned),
     )
 
 
@@ -194,6 +199,7 @@ def encode_topic(topic: TopicObject) -> bytes:
             replicas=topic.replicas,
             config=dict(topic.config),
             deleting=topic.deleting,
+            moves={partition: (m.target, m.origin) for partition, m in topic.moves.items()},
         )
     )
 
@@ -215,6 +221,7 @@ def decode_topic(raw: bytes) -> TopicObject | Unreadable:
         config=_frozen(doc.config),
         deleting=doc.deleting,
         version=doc.version,
+        moves=MappingProxyType({at: Move(*where) for at, where in doc.moves.items()}),
     )
 
 

@@ -119,10 +119,23 @@ class Shard:
     term: int = 0
 
 
+class Move(NamedTuple):
+    """Where a partition's replicas are to go, and where they were when that was decided."""
+
+    target: tuple[int, ...]
+    origin: tuple[int, ...]
+
+
+def _no_moves() -> Mapping[int, Move]:
+    return MappingProxyType({})
+
+
 @dataclass(frozen=True, slots=True)
 class TopicObject:
     """A topic. `version` is +1 with each write and orders what is read. `replicas` is how many
-    copies each partition was given. While `deleting`, nobody may use it any more."""
+    copies each partition was given. `moves`: what a reassignment wants of its partitions; an entry
+    stays, as done, until the whole reassignment is. While `deleting`, nobody may use it any
+    more."""
 
     name: str
     topic_id: TopicId
@@ -131,6 +144,7 @@ class TopicObject:
     config: Mapping[str, ConfigValue] = field(default_factory=_no_config)
     deleting: bool = False
     version: int = 0
+    moves: Mapping[int, Move] = field(default_factory=_no_moves)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +173,8 @@ class Registration:
 class ClusterObject:
     """The cluster. `store_term` only grows (with each controller and each minute), so that a store
     that went back in time shows. `tombstones`: topic id -> the term in which it was deleted; only
-    they allow data to be removed (R25). `config`: cluster-wide defaults of topic settings."""
+    they allow data to be removed (R25). `config`: cluster-wide defaults of topic settings.
+    `cordoned` brokers get no new replicas, and lead only what nobody else can."""
 
     cluster_id: str
     store_term: int = 0
@@ -167,6 +182,7 @@ class ClusterObject:
     tombstones: Mapping[TopicId, int] = field(default_factory=lambda: MappingProxyType({}))
     config: Mapping[str, ConfigValue] = field(default_factory=_no_config)
     version: int = 0
+    cordoned: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +202,7 @@ class BrokerStatus:
     live: bool
     state: BrokerState = "running"
     rack: str | None = None
+    cordoned: bool = False
 
 
 def shard_of(partition: int) -> int:

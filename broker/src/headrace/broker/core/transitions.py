@@ -3,7 +3,12 @@
 Each takes the record just read and gives the next one with partition_epoch + 1, or a `Refusal`
 that says why not. Whoever writes does it by compare-and-swap from the revision that it read.
 The leader shrinks and expands its own ISR (R4); the controller elects, removes and sets the
-minimum; a replica may always remove itself.
+minimum and moves replicas; a replica may always remove itself.
+
+A move of replicas (R26) is two steps with the followers' catching up between them. `begin` makes
+`replicas` the target's brokers in their order followed by the ones that leave, so that the record
+alone says where it is going; `finish` or `cancel` takes one side out, with a new leader epoch, so
+that a late fetch of a deleted log can't count.
 """
 
 from __future__ import annotations
@@ -189,6 +194,97 @@ def set_unclean(record: PartitionRecord, unclean: bool) -> Step:
     if unclean == record.unclean:
         return Refusal("it is so already")
     return _next(record, unclean=unclean)
+
+
+def begin_reassignment(record: PartitionRecord, target: Sequence[int]) -> Step:
+    """The partition is to have exactly these replicas, the first of them preferred. Nobody leaves
+    yet: the new ones are added and catch up, the others are marked. Another order of the same
+    brokers is done with this step."""
+    wanted = tuple(target)
+    if not wanted or len(set(wanted)) != len(wanted):
+        return Refusal("the target has no broker, or one twice")
+    if is_moving(record):
+        return Refusal("its replicas are being moved already: finish or cancel that first")
+    if wanted == record.replicas:
+        return Refusal("these are its replicas already")
+    removing = tuple(broker for broker in record.replicas if broker not in wanted)
+    adding = tuple(broker for broker in wanted if broker not in record.replicas)
+    moved = replace(record, replicas=(*wanted, *removing), adding=adding, removing=removing)
+    return _next(moved, elr=_next_elr(moved, moved.isr))
+
+
+def finish_reassignment(record: PartitionRecord, brokers: Mapping[int, BrokerStatus]) -> Step:
+    """The replicas that are to leave do, once every other one is in the ISR with its present
+    generation; if the leader is among them, the first replica that can leads."""
+    if not is_moving(record):
+        return Refusal("its replicas aren't being moved")
+    target = tuple(broker for broker in record.replicas if broker not in record.removing)
+    behind = [broker for broker in target if not _is_in_sync(record, broker, brokers)]
+    if behind:
+        return Refusal(f"waiting for broker {_listed(behind)} to be in sync")
+    if not record.removing:
+        return _next(record, adding=(), removing=())
+    return _narrowed(record, target, brokers)
+
+
+def cancel_reassignment(
+    record: PartitionRecord,
+    brokers: Mapping[int, BrokerStatus],
+    *,
+    order: Sequence[int] = (),
+) -> Step:
+    """Back to the replicas of before, in this order if it names exactly those. Refused while that
+    would take copies away that the minimum needs."""
+    if not is_moving(record):
+        return Refusal("its replicas aren't being moved")
+    kept = tuple(broker for broker in record.replicas if broker not in record.adding)
+    former = tuple(order) if sorted(order) == sorted(kept) else kept
+    if not record.adding:
+        return _next(record, replicas=former, removing=())
+    holders = {entry.broker_id for entry in (*record.isr, *record.elr)}
+    in_sync = sum(_is_in_sync(record, broker, brokers) for broker in former)
+    minimum = min(record.min_isr, len(former))
+    if holders & set(record.adding) and in_sync < minimum:
+        return Refusal(
+            f"only {in_sync} of the former replicas {_listed(former)} is in sync, {minimum} must"
+            " be: without the new ones records could be lost"
+        )
+    return _narrowed(record, former, brokers)
+
+
+def is_moving(record: PartitionRecord) -> bool:
+    """Whether the partition's replicas are on their way elsewhere."""
+    return bool(record.adding or record.removing)
+
+
+def _narrowed(
+    record: PartitionRecord, replicas: tuple[int, ...], brokers: Mapping[int, BrokerStatus]
+) -> Step:
+    """Only these replicas stay; a leader that leaves hands over."""
+    isr = tuple(entry for entry in record.isr if entry.broker_id in replicas)
+    elr = tuple(entry for entry in record.elr if entry.broker_id in replicas)
+    rest = replace(record, replicas=replicas, adding=(), removing=(), isr=isr, elr=elr)
+    epoch, elr = record.leader_epoch + 1, _next_elr(rest, isr)
+    if record.leader is None or record.leader.broker_id in replicas:
+        return _next(rest, elr=elr, leader_epoch=epoch)
+    heirs = [broker for broker in replicas if _is_in_sync(record, broker, brokers)]
+    heirs.sort(key=lambda broker: brokers[broker].state != "running" or brokers[broker].cordoned)
+    if not heirs or brokers[heirs[0]].state == "starting":
+        return Refusal("the leader is to leave, and no other replica can lead now")
+    leader = Leader(heirs[0], brokers[heirs[0]].session)
+    return _next(rest, elr=elr, leader_epoch=epoch, leader=leader, recovery="none")
+
+
+def _is_in_sync(record: PartitionRecord, broker: int, brokers: Mapping[int, BrokerStatus]) -> bool:
+    """Whether the broker is there with the log that the ISR names."""
+    entry, status = record.in_isr(broker), brokers.get(broker)
+    if entry is None or status is None:
+        return False
+    return status.live and entry.generation == status.generation
+
+
+def _listed(brokers: Iterable[int]) -> str:
+    return ", ".join(map(str, brokers))
 
 
 def touch(record: PartitionRecord) -> PartitionRecord:
