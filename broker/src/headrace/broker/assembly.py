@@ -151,7 +151,7 @@ class Broker:
         )  # fmt: skip
         return Server(
             handlers.endpoints, settings=settings, policy=policy, lifecycle=self._lifecycle,
-            metrics=self._metrics, inflight=self._inflight,
+            metrics=self._metrics, inflight=self._inflight, peer_handlers=node.peer_handlers,
         )  # fmt: skip
 
     def _sample(self, node: Node) -> BrokerSample:

@@ -1,7 +1,7 @@
 """From sockets to endpoints: what happens to every request, whoever serves it.
 
 state → principal → parameters → authorisation → body (bounded in size, memory and time) →
-handler → answer or `ErrorBody`, counted either way.
+handler, or the broker whose it is → answer or `ErrorBody`, counted either way.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from aiohttp import web
 
@@ -17,8 +17,10 @@ from headrace.broker.api.auth import Policy
 from headrace.broker.api.endpoint import Call, Endpoint, parse_json, parse_parameters
 from headrace.broker.api.errors import error_answer, from_aiohttp, unexpected
 from headrace.broker.api.inflight import Inflight
+from headrace.broker.api.internal import add_peer_routes
 from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.metrics import Metrics
+from headrace.broker.peers.base import PeerHandler
 from headrace.broker.settings import MIB, Settings
 from headrace.protocol.errors import (
     BrokerUnavailable,
@@ -55,17 +57,20 @@ class Server:
         lifecycle: Lifecycle,
         metrics: Metrics,
         inflight: Inflight,
+        peer_handlers: Mapping[str, PeerHandler] | None = None,
     ) -> None:
         self._settings = settings
         self._policy = policy
         self._lifecycle = lifecycle
         self._metrics = metrics
         self._inflight = inflight
+        self._forwarder = forwarder
         self._app = web.Application(
             middlewares=[_refusals], client_max_size=settings.request_bytes_max + 1
         )
         for endpoint in endpoints:
             self._app.router.add_route(endpoint.method, endpoint.path, self._serve(endpoint))
+        add_peer_routes(self._app, peer_handlers or {}, policy)
         self._runner = web.AppRunner(
             self._app,
             access_log=None,
@@ -172,10 +177,17 @@ class Server:
         path = parse_parameters(endpoint.path_model, dict(request.match_info), where="path")
         query = parse_parameters(endpoint.query_model, _query(request), where="query")
         self._policy.authorize(principal, endpoint.action, endpoint.resource(path))
+        owner = None
+        if endpoint.owner is not None and self._forwarder.may_forward(request):
+            owner = endpoint.owner(path)
         if not endpoint.binary and endpoint.body is None:
+            if owner is not None:
+                return await self._forwarder.pass_on(owner, request, principal, b"")
             return await endpoint.handler(Call(principal, path, query, None, request))
         with self._inflight.hold(self._expected_bytes(request)):
             raw = await self._read(request)
+            if owner is not None:
+                return await self._forwarder.pass_on(owner, request, principal, raw)
             body: object = raw
             if endpoint.binary:
                 _require_batches(request)
