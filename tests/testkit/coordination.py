@@ -14,6 +14,7 @@ from headrace.broker.core.model import PartitionRecord
 from headrace.broker.core.standing import LocalMeta, LocalState
 from headrace.broker.store.base import Store
 from headrace.broker.store.memory import Call, Fate
+from testkit.peer_net import PeerNet
 
 
 def fast_time(factor: float = 100.0) -> TimeSource:
@@ -48,6 +49,12 @@ class Node:
     volume: Volume
     events: list[ViewEvent] = field(default_factory=list)
     overtaken: list[str] = field(default_factory=list)
+    net: PeerNet = field(default_factory=PeerNet)
+
+    async def kill(self) -> None:
+        """Ends the process as SIGKILL does: nobody listens, no lease is given up."""
+        self.net.handlers.pop(self.coordination.broker_id, None)
+        await self.coordination.stop(clean=False)
 
     def records(self, name: str) -> list[PartitionRecord]:
         """The topic's readable partition records in order."""
@@ -62,19 +69,29 @@ def make_node(
     broker_id: int = 0,
     volume: Volume | None = None,
     clock: TimeSource | None = None,
+    net: PeerNet | None = None,
 ) -> Node:
-    """A broker's coordination, not started yet."""
+    """A broker's coordination, not started yet. Without a `net` nobody can call anybody, so that
+    only leases tell who lives."""
     overtaken: list[str] = []
     kept = volume or Volume()
+    network = net or _deaf()
     coordination = Coordination(
         store,
         Identity(broker_id=broker_id, url=f"http://127.0.0.1:{9420 + 2 * broker_id}"),
         local=kept.state,
         prepare=kept.prepare,
         on_overtaken=overtaken.append,
+        peers=network.peers_of(broker_id),
         clock=clock or fast_time(),
     )
-    return Node(coordination, kept, overtaken=overtaken)
+    return Node(coordination, kept, overtaken=overtaken, net=network)
+
+
+def _deaf() -> PeerNet:
+    net = PeerNet()
+    net.silent.update(range(100))
+    return net
 
 
 async def start_node(
@@ -83,10 +100,12 @@ async def start_node(
     broker_id: int = 0,
     volume: Volume | None = None,
     clock: TimeSource | None = None,
+    net: PeerNet | None = None,
 ) -> Node:
     """A broker that has joined and can lead."""
-    node = make_node(store, broker_id=broker_id, volume=volume, clock=clock)
+    node = make_node(store, broker_id=broker_id, volume=volume, clock=clock, net=net)
     try:
+        node.net.handlers[broker_id] = node.coordination.peer_handlers
         await node.coordination.start()
         node.coordination.view.listen(node.events.append)
         await node.coordination.activate()

@@ -93,6 +93,7 @@ class Node:
             local=self.logs.local_state,
             prepare=self.logs.prepare,
             on_overtaken=on_overtaken,
+            peers=ports.peers,
             clock=ports.time,
             new_id=ports.new_id,
         )  # fmt: skip
@@ -117,7 +118,7 @@ class Node:
             free_bytes=lambda: self.disk_guard.space.free_bytes
             - self.disk_guard.space.reserve_bytes,
         )  # fmt: skip
-        self.peer_handlers: dict[str, PeerHandler] = {}
+        self.peer_handlers: dict[str, PeerHandler] = {**self.coordination.peer_handlers}
         """What other brokers may ask of this one, by path below `/v1/internal/`."""
         self._standing: Standing | None = None
         self._let_groups_follow()

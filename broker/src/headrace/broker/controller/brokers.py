@@ -1,11 +1,13 @@
-"""Who is alive, as far as this broker can tell from their leases (replication.md H6)."""
+"""Who is alive, as far as this broker can tell from leases and probes (replication.md H6, H7)."""
 
 from __future__ import annotations
 
+from headrace.broker.controller import leases
 from headrace.broker.controller.leases import LeaseWatch
 from headrace.broker.controller.timing import TimeSource
 from headrace.broker.controller.view import ClusterView
-from headrace.broker.core.liveness import DEAD_AFTER_S
+from headrace.broker.core import liveness
+from headrace.broker.core.liveness import Evidence, LeaseSight, ProbeSight
 from headrace.broker.core.model import BrokerStatus, Registration
 from headrace.broker.store import keys
 from headrace.broker.store.base import Store
@@ -21,6 +23,7 @@ class BrokerStatuses:
         self._clock = clock
         self._own_id = own_id
         self._watch = LeaseWatch()
+        self._probes: dict[int, ProbeSight] = {}
 
     async def look(self) -> bool:
         """Reads the others' leases once; whether somebody came to life or died by it."""
@@ -34,6 +37,28 @@ class BrokerStatuses:
             self._watch.saw(key, seen.get(key, b""), now_s=now_s)
         return self._dead() != before
 
+    def refused(self, broker_id: int) -> bool:
+        """Nobody listened at the broker's address; whether that changed who is dead. One that is
+        starting has registered and doesn't listen yet."""
+        registration = self._view.brokers.get(broker_id)
+        if registration is None or registration.state == "starting":
+            return False
+        return self._probed(broker_id, None)
+
+    def answered(self, broker_id: int, session: int) -> bool:
+        """A process of that session answered there (0: it has none yet); whether that changed who
+        is dead."""
+        return self._probed(broker_id, session)
+
+    def proven_gone(self, broker_id: int, session: int) -> bool:
+        """Whether probes proved that the process of that session has ended."""
+        return self._probes.get(broker_id, ProbeSight()).gone >= session
+
+    def has_left(self, broker_id: int) -> bool:
+        """Whether the broker left in good order, as far as its lease was read."""
+        registration = self._view.brokers.get(broker_id)
+        return registration is not None and self._has_left(broker_id, registration)
+
     def current(self) -> dict[int, BrokerStatus]:
         """All registered brokers."""
         dead = self._dead()
@@ -42,21 +67,43 @@ class BrokerStatuses:
             for broker_id, registration in self._view.brokers.items()
         }
 
+    def _probed(self, broker_id: int, answered: int | None) -> bool:
+        registration = self._view.brokers.get(broker_id)
+        if registration is None:
+            return False
+        before, sight = self._dead(), self._probes.get(broker_id)
+        self._probes[broker_id] = (
+            liveness.after_refusal(sight, session=registration.session)
+            if answered is None
+            else liveness.after_answer(sight, session=registration.session, answered=answered)
+        )
+        return self._dead() != before
+
     def _dead(self) -> set[int]:
-        """Who has left or stood still. If most of the others seem dead, it is likelier that this
-        observer is the one cut off: then it waits twice as long."""
-        others = {b: r for b, r in self._view.brokers.items() if b != self._own_id}
-        left = {b for b, r in others.items() if self._has_left(b, r)}
-        silent = {b for b in others if self._silent(b, DEAD_AFTER_S)}
-        if len(silent) * 2 > len(others) and len(others) > 1:
-            silent = {b for b in silent if self._silent(b, 2 * DEAD_AFTER_S)}
-        return left | silent
+        return liveness.dead_brokers(
+            {
+                broker_id: self._evidence(broker_id, registration)
+                for broker_id, registration in self._view.brokers.items()
+                if broker_id != self._own_id
+            }
+        )
+
+    def _evidence(self, broker_id: int, registration: Registration) -> Evidence:
+        sight = self._watch.sight(keys.broker_lease(broker_id))
+        return Evidence(
+            left=self._has_left(broker_id, registration),
+            refused=self.proven_gone(broker_id, registration.session),
+            still_s=sight.still_s if sight and not _is_former(sight, registration) else 0.0,
+        )
 
     def _has_left(self, broker_id: int, registration: Registration) -> bool:
         return self._watch.released(keys.broker_lease(broker_id), registration.session)
 
-    def _silent(self, broker_id: int, for_s: float) -> bool:
-        return self._watch.stood_still(keys.broker_lease(broker_id), for_s=for_s)
+
+def _is_former(sight: LeaseSight, registration: Registration) -> bool:
+    """Whether the lease as read is still that of an earlier process: it says nothing of this."""
+    lease = leases.decode(sight.content)
+    return lease is not None and lease.session < registration.session
 
 
 def _status(registration: Registration, *, live: bool) -> BrokerStatus:

@@ -74,6 +74,13 @@ class Controller:
         self._wake = asyncio.Event()
         self._renewed_s = float("-inf")
         self._term_raised_s = float("-inf")
+        self._gone_holder: tuple[int, int] | None = None
+        self._overthrown: dict[int, int] = {}
+
+    @property
+    def lease(self) -> Lease | None:
+        """The controller's lease as last read."""
+        return self._lease
 
     @property
     def controller_id(self) -> int | None:
@@ -94,6 +101,20 @@ class Controller:
         elif isinstance(event, BrokerChanged) or _matters(event):
             self._all_dirty = True
         self._wake.set()
+
+    def look_again(self) -> None:
+        """Who is dead has changed: every topic is looked at in the next round, which is now."""
+        self._all_dirty = True
+        self._wake.set()
+
+    def overthrow(self, lease: Lease) -> None:
+        """The process that holds the lease is proven to have ended: the lease is taken in the next
+        round, which is now. Believed once of each process: if it holds the lease again afterwards,
+        it lives, and only this broker can't reach it."""
+        if self._overthrown.get(lease.broker_id, -1) < lease.session and not self.is_controller:
+            self._gone_holder = (lease.broker_id, lease.session)
+            self._renewed_s = float("-inf")
+            self._wake.set()
 
     async def run(self) -> None:
         """For ever; errors are logged and tried again. For a task."""
@@ -190,6 +211,10 @@ class Controller:
         if self._steps.term and not was:
             log.info("this broker is the controller now, term %d", term)
             self._all_dirty = True
+            if self._gone_holder is not None:
+                broker_id, session = self._gone_holder
+                self._overthrown[broker_id] = session
+        self._gone_holder = None
 
     async def _see(self) -> Item | None:
         item = await self._writer.read(keys.CONTROLLER_LEASE)
@@ -200,6 +225,8 @@ class Controller:
     def _is_free(self, lease: Lease, own: Registration) -> bool:
         """Left in good order, of an earlier process of this broker, or stood still."""
         if lease.released or (lease.broker_id == own.broker_id and lease.session < own.session):
+            return True
+        if (lease.broker_id, lease.session) == self._gone_holder:
             return True
         sight = self._watch.sight(keys.CONTROLLER_LEASE)
         still = sight is not None and sight.content == lease.encode()

@@ -16,6 +16,7 @@ from contextlib import aclosing
 from headrace.broker.controller.brokers import BrokerStatuses
 from headrace.broker.controller.controller import Controller
 from headrace.broker.controller.membership import Identity, Membership, Prepare, cancel_all
+from headrace.broker.controller.probing import PING, Pong, Prober, answer_pings
 from headrace.broker.controller.steps import TopicSteps
 from headrace.broker.controller.timing import SYSTEM_TIME, TimeSource
 from headrace.broker.controller.topics import Topics
@@ -31,6 +32,7 @@ from headrace.broker.core.model import (
     Unreadable,
 )
 from headrace.broker.core.standing import LocalState, Standing, check_owner
+from headrace.broker.peers.base import PeerHandler, Peers
 from headrace.broker.store import keys
 from headrace.broker.store.base import Item, Snapshot, Store
 from headrace.protocol.errors import HeadraceError, StoreUnavailable, TopicNotFound
@@ -53,6 +55,7 @@ class Coordination:
         local: LocalState,
         prepare: Prepare,
         on_overtaken: Callable[[str], None],
+        peers: Peers,
         clock: TimeSource = SYSTEM_TIME,
         new_id: Callable[[], TopicId] = new_topic_id,
     ) -> None:
@@ -83,6 +86,12 @@ class Coordination:
             own=lambda: self._membership.registration,
             clock=clock,
         )
+        self._prober = Prober(
+            peers, self.view, self._statuses, self._controller,
+            own_id=identity.broker_id, clock=clock,
+        )  # fmt: skip
+        self.peer_handlers: dict[str, PeerHandler] = {PING: answer_pings(self._pong)}
+        """What other brokers may ask of this one's coordination, by path."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._synced = asyncio.Event()
 
@@ -117,6 +126,7 @@ class Coordination:
         self.view.listen(self._controller.on_event)
         await self._controller.tick()
         self._spawn(self._controller.run(), "controller")
+        self._spawn(self._prober.run(), "prober")
 
     async def drain(self) -> None:
         """Says that this broker is leaving, so that leadership goes where others can lead."""
@@ -133,6 +143,11 @@ class Coordination:
             await self._membership.leave()
         except HeadraceError as error:
             log.info("the leases weren't given up, others wait for them: %s", error)
+
+    @property
+    def broker_id(self) -> int:
+        """This broker's id."""
+        return self._identity.broker_id
 
     @property
     def registration(self) -> Registration:
@@ -216,6 +231,10 @@ class Coordination:
             raise TopicNotFound(f"there is no topic {topic_id.hex()}")
         me = self._identity.broker_id
         await self._steps.remove_broken(topic.name, topic_id, partition, me)
+
+    def _pong(self) -> Pong:
+        me = self._identity.broker_id
+        return Pong(me, self._membership.session, self.controller_id)
 
     def _known_cluster(self) -> ClusterObject:
         if self.view.cluster is None:

@@ -78,6 +78,11 @@ class Membership:
             raise StoreUnavailable("this broker hasn't registered yet: it is starting")
         return self._registration
 
+    @property
+    def session(self) -> int:
+        """This process's session; 0 before `join`."""
+        return self._registration.session if self._registration else 0
+
     async def join(
         self, cluster_id: str, local: LocalState, prepare: Prepare, *, store_term: int
     ) -> Standing:
