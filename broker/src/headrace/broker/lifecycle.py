@@ -14,9 +14,11 @@ STATES = (STARTING, RECOVERING, RUNNING, DRAINING, STOPPED)
 
 @dataclass(slots=True)
 class Lifecycle:
-    """The state, and while recovering how many partitions are left to check, of how many."""
+    """The state, and while recovering how many partitions are left to check, of how many.
+    `leaving`: a stop was asked for, and clients are served until others lead."""
 
     state: str = STARTING
+    leaving: bool = False
     recovering_remaining: int = 0
     recovering_total: int = 0
 
@@ -24,6 +26,11 @@ class Lifecycle:
     def serving(self) -> bool:
         """Whether client requests are taken."""
         return self.state == RUNNING
+
+    @property
+    def ready(self) -> bool:
+        """Whether clients should be sent here."""
+        return self.serving and not self.leaving
 
     @property
     def recovering(self) -> Recovering | None:

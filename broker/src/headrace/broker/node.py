@@ -25,6 +25,7 @@ from headrace.broker.disk_space import DiskGuard
 from headrace.broker.groups.offsets import GroupCoordinator
 from headrace.broker.lifecycle import DRAINING, RECOVERING, RUNNING, STOPPED, Lifecycle
 from headrace.broker.log.compaction_process import CompactionProcess
+from headrace.broker.log.files import Workers
 from headrace.broker.log.logs import Logs
 from headrace.broker.log.volume import Volume
 from headrace.broker.partition.cleaner import Cleaner, Runner
@@ -46,6 +47,13 @@ FLUSH_TICK_S = 0.1
 GOODBYE_S = 5.0
 """How long each of the two words to the store at a stop may take (draining, lease given up)."""
 
+HANDOVER_TIMEOUT_S = 10.0
+"""How long a stop waits for others to lead what this broker led."""
+
+LAST_REFUSALS_S = 0.25
+"""How long it serves on after that: whoever comes late is told that somebody else leads, at once,
+instead of finding nobody there."""
+
 SPACE_INTERVAL_S = 1.0
 """Pause between two looks at the free space, besides those that writes cause."""
 
@@ -58,6 +66,7 @@ class Ports:
     peers: Peers
     clock: Clock = field(default_factory=SystemClock)
     time: TimeSource = SYSTEM_TIME
+    workers: Callable[[int, str], Workers] = Workers
     cleaning: Runner = field(default_factory=CompactionProcess)
     new_id: Callable[[], TopicId] = new_topic_id
 
@@ -78,17 +87,18 @@ class Node:
         """`volume`: the data directory, locked; closed with the logs."""
         self.settings = settings
         self.clock = ports.clock
+        self._time = ports.time
         self.lifecycle = lifecycle or Lifecycle()
         self.tasks = TaskGroup()
         self.logs = Logs(
             volume, files_max=settings.files_max, io_threads=settings.io_threads,
-            flush_threads=settings.flush_threads,
+            flush_threads=settings.flush_threads, workers=ports.workers,
         )  # fmt: skip
         self.coordination = Coordination(
             ports.store,
             Identity(
                 broker_id=settings.broker_id, url=settings.url, rack=settings.rack or None,
-                software=software,
+                software=software, nonce=ports.new_id().hex()[:16],
             ),
             local=self.logs.local_state,
             prepare=self.logs.prepare,
@@ -97,7 +107,9 @@ class Node:
             clock=ports.time,
             new_id=ports.new_id,
         )  # fmt: skip
-        self.disk_guard = DiskGuard(settings.data_dir, reserve_bytes=settings.disk_reserve_bytes)
+        self.disk_guard = DiskGuard(
+            volume.disk, settings.data_dir, reserve_bytes=settings.disk_reserve_bytes
+        )
         self.quotas = Quotas(
             ports.clock, client_produce=settings.client_produce_rate,
             client_fetch=settings.client_fetch_rate,
@@ -190,9 +202,23 @@ class Node:
     # --- stop -------------------------------------------------------------------------------------
 
     async def drain(self) -> bool:
-        """Says that this broker leaves; whether the cluster was told."""
+        """Says that this broker leaves, and serves on until others lead what they can; whether the
+        cluster was told. Clients find the new leaders by the old one's refusals, not by its end."""
+        self.lifecycle.leaving = True
+        is_told = await _tell(self.coordination.drain())
+        if is_told and self.lifecycle.serving and await self._hand_over():
+            await self._time.sleep(LAST_REFUSALS_S)
         self.lifecycle.state = DRAINING
-        return await _tell(self.coordination.drain())
+        return is_told
+
+    async def _hand_over(self) -> bool:
+        """Whether anything was led here that others lead now."""
+        led = self.partitions.led_count
+        left = await self.coordination.handed_over(timeout_s=HANDOVER_TIMEOUT_S)
+        if left:
+            log.warning("%d partitions have no other leader yet, the broker stops anyway", left)
+        await self.partitions.settled()
+        return self.partitions.led_count < led
 
     async def close_logs(self, *, clean: bool) -> None:
         """Ends the background work and closes the logs; `clean` syncs them and says so on disk."""

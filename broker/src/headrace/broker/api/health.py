@@ -54,4 +54,4 @@ class HealthServer:
 
     def _health(self) -> Health:
         lifecycle = self._lifecycle
-        return Health(lifecycle.state, lifecycle.serving, lifecycle.recovering)
+        return Health(lifecycle.state, lifecycle.ready, lifecycle.recovering)

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import uuid
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import aclosing
 
 from headrace.broker.controller.brokers import BrokerStatuses
 from headrace.broker.controller.controller import Controller
+from headrace.broker.controller.handover import Handover
 from headrace.broker.controller.membership import Identity, Membership, Prepare, cancel_all
 from headrace.broker.controller.probing import PING, Pong, Prober, answer_pings
 from headrace.broker.controller.steps import TopicSteps
@@ -27,6 +27,7 @@ from headrace.broker.core.model import (
     BrokerStatus,
     ClusterObject,
     ConfigValue,
+    Leader,
     Registration,
     TopicObject,
     Unreadable,
@@ -68,6 +69,7 @@ class Coordination:
         self._local = local
         self._prepare = prepare
         self._clock = clock
+        self._new_id = new_id
         self._writer = StoreWriter(store, self.view, clock)
         self._membership = Membership(
             self._writer, identity, clock=clock, on_overtaken=on_overtaken
@@ -131,6 +133,13 @@ class Coordination:
     async def drain(self) -> None:
         """Says that this broker is leaving, so that leadership goes where others can lead."""
         await self._membership.set_state("draining")
+
+    async def handed_over(self, *, timeout_s: float) -> int:
+        """After `drain`: waits until this broker leads nothing that another could, or the time is
+        over. The answer: how many such partitions are left."""
+        me = Leader(self._identity.broker_id, self._membership.session)
+        handover = Handover(self.view, self._statuses, me, clock=self._clock)
+        return await handover.wait(timeout_s=timeout_s)
 
     async def stop(self, *, clean: bool = True) -> None:
         """Ends all tasks; `clean` gives the leases up. Doesn't close the store. Safe to call again
@@ -251,7 +260,7 @@ class Coordination:
         )
         if present is not None:
             return present
-        fresh = encoding.encode_cluster(ClusterObject(cluster_id=uuid.uuid4().hex))
+        fresh = encoding.encode_cluster(ClusterObject(cluster_id=self._new_id().hex()))
         made = await self._writer.update(
             keys.CLUSTER, lambda found: Write(fresh) if found is None else None
         )
