@@ -8,8 +8,10 @@ The tree is split by who must act:
     │   ├── UnsupportedFormat  PayloadTooLarge  RecordTooLarge  CorruptBatch
     │   ├── TopicNotFound  PartitionNotFound  GroupNotFound  BrokerNotFound  PathNotFound
     │   ├── MethodNotAllowed  TopicExists  LimitExceeded  OffsetOutOfRange
+    │   ├── UnknownMember  GroupNotEmpty
     │   └── Fenced  OutOfOrderSequence  Unauthenticated  Forbidden
     ├── RetriableError         the same call may work in a moment; the SDK does that for you
+    │   ├── InstanceInUse
     │   ├── NotLeader  NotCoordinator  FencedEpoch  UnknownEpoch  StoreUnavailable  Conflict
     │   ├── NotEnoughReplicas  NotEnoughReplicasAfterAppend  RequestTimedOut
     │   └── Throttled  TopicFull  StorageFull  PartitionOffline  BrokerUnavailable  SlowRequest
@@ -147,6 +149,21 @@ class GroupNotFound(CallerError):
     status = 404
 
 
+class UnknownMember(CallerError):
+    """The group has no such member (any more), or it has members and the caller is none: a group
+    with live members takes offsets from them only."""
+
+    code = "unknown_member"
+    status = 409
+
+
+class GroupNotEmpty(CallerError):
+    """The group has live members: stop them first, or force it."""
+
+    code = "group_not_empty"
+    status = 409
+
+
 class BrokerNotFound(CallerError):
     """No broker of that id is registered."""
 
@@ -229,6 +246,13 @@ class NotCoordinator(RetriableError):
 
     code = "not_coordinator"
     status = 421
+
+
+class InstanceInUse(RetriableError):
+    """Another live member of the group has this instance id; it must leave, or its session end."""
+
+    code = "instance_in_use"
+    status = 409
 
 
 class FencedEpoch(RetriableError):

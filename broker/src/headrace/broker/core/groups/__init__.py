@@ -1,0 +1,1 @@
+"""Consumer groups as pure decisions: who owns which partition, and the next step towards that."""
