@@ -6,9 +6,9 @@ committing offsets of readers that catch up, checkpoints, and a person's shell.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
+from headrace.broker.log.files import Disk
 from headrace.protocol.errors import StorageFull
 
 
@@ -39,12 +39,6 @@ class DiskSpace:
             )
 
 
-def look(path: str, *, reserve_bytes: int) -> DiskSpace:
-    """The volume of `path` as it is now."""
-    found = os.statvfs(path)
-    return DiskSpace(found.f_bavail * found.f_frsize, reserve_bytes)
-
-
 LOOK_AGAIN_BYTES = 1 << 20
 """Bytes that may be written between two looks, besides the look every second."""
 
@@ -53,16 +47,20 @@ class DiskGuard:
     """Watches the volume for the way in. A look costs a microsecond or two, so it is taken often:
     a fast producer can't eat the reserve between two."""
 
-    def __init__(self, path: str, *, reserve_bytes: int) -> None:
+    def __init__(self, disk: Disk, path: str, *, reserve_bytes: int) -> None:
+        self._disk = disk
         self._path = path
         self._reserve_bytes = reserve_bytes
         self._unseen_bytes = 0
-        self.space = look(path, reserve_bytes=reserve_bytes)
+        self.space = self._look()
 
     def refresh(self) -> None:
         """Looks now."""
         self._unseen_bytes = 0
-        self.space = look(self._path, reserve_bytes=self._reserve_bytes)
+        self.space = self._look()
+
+    def _look(self) -> DiskSpace:
+        return DiskSpace(self._disk.free_bytes(self._path), self._reserve_bytes)
 
     def require_room(self, size_bytes: int) -> None:
         """Refuses a client's write of so many bytes while the volume is down to its reserve.

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headrace.broker.controller import leases
 from headrace.broker.controller.leases import Lease, LeaseWatch
@@ -47,6 +47,8 @@ class Identity:
     url: str
     rack: str | None = None
     software: str = ""
+    nonce: str = field(default_factory=lambda: secrets.token_hex(8))
+    """Of this process alone: two processes with one id know each other apart by it."""
 
 
 class Membership:
@@ -66,7 +68,7 @@ class Membership:
         self._on_overtaken = on_overtaken
         self._key = keys.broker(identity.broker_id)
         self._lease_key = keys.broker_lease(identity.broker_id)
-        self._nonce = secrets.token_hex(8)
+        self._nonce = identity.nonce
         self._beat = 0
         self._registration: Registration | None = None
         self.overtaken = False

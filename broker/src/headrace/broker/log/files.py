@@ -238,6 +238,11 @@ class Disk:
             raise
         return fd
 
+    def free_bytes(self, path: str) -> int:
+        """Bytes that may still be written to the file system of `path`."""
+        found = os.statvfs(path)
+        return found.f_bavail * found.f_frsize
+
     def volume_identity(self, path: str) -> str:
         """What tells this directory on this file system from a copy of it elsewhere."""
         return f"{os.statvfs(path).f_fsid:x}-{os.stat(path).st_ino:x}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from headrace.broker.core.model import Generation
@@ -39,11 +39,18 @@ class Logs:
     """Invariant: every log in `_open` has its directory in the volume's manifest."""
 
     def __init__(
-        self, volume: Volume, *, files_max: int, io_threads: int, flush_threads: int
+        self,
+        volume: Volume,
+        *,
+        files_max: int,
+        io_threads: int,
+        flush_threads: int,
+        workers: Callable[[int, str], Workers] = Workers,
     ) -> None:
+        """`workers(threads, name)` makes the threads that wait for the disk."""
         self._volume = volume
-        self._io = Workers(io_threads, "headrace-io")
-        self._sync = Workers(flush_threads, "headrace-sync")
+        self._io = workers(io_threads, "headrace-io")
+        self._sync = workers(flush_threads, "headrace-sync")
         files = FileCache(volume.disk, self._io, files_max)
         self.flusher = Flusher(volume.disk, self._sync)
         self._files = files
