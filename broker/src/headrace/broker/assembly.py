@@ -14,19 +14,24 @@ import secrets
 from importlib.metadata import version
 from pathlib import Path
 
+from headrace.broker.api.anywhere import OffsetsAnywhere, ProduceAnywhere
 from headrace.broker.api.auth import Policy
 from headrace.broker.api.cluster import Cluster
 from headrace.broker.api.fetch import Fetch
+from headrace.broker.api.fetch_anywhere import FetchAnywhere
+from headrace.broker.api.forwarding import Forwarder
 from headrace.broker.api.groups import Groups
 from headrace.broker.api.health import HealthServer
 from headrace.broker.api.inflight import Inflight
 from headrace.broker.api.offsets import Offsets
+from headrace.broker.api.owners import Owners
 from headrace.broker.api.produce import Produce
 from headrace.broker.api.records import Records
 from headrace.broker.api.server import Server
 from headrace.broker.api.shielding import end_all
 from headrace.broker.api.table import Handlers
 from headrace.broker.api.topics import Topics
+from headrace.broker.api.whole_cluster import WholeCluster
 from headrace.broker.clock import Clock, SystemClock
 from headrace.broker.lifecycle import DRAINING, STATES, STOPPED, Lifecycle
 from headrace.broker.log.volume import Volume
@@ -63,6 +68,7 @@ class Broker:
         self._node: Node | None = None
         self._server: Server | None = None
         self._fetch: Fetch | None = None
+        self._forwarder: Forwarder | None = None
 
     @property
     def lifecycle(self) -> Lifecycle:
@@ -133,11 +139,22 @@ class Broker:
             manager, policy=policy, clock=clock, metrics=self._metrics, disk=node.disk_guard,
             quotas=node.quotas,
         )  # fmt: skip
+        owners = Owners(node.coordination.view, broker_id=settings.broker_id)
+        forwarder = self._forwarder = Forwarder(
+            node.address_of, broker_id=settings.broker_id, secret=self._secret,
+            inflight=self._inflight, metrics=self._metrics,
+        )  # fmt: skip
+        produce_anywhere = ProduceAnywhere(produce, owners, forwarder)
+        offsets = OffsetsAnywhere(Offsets(manager), owners, forwarder)
         handlers = Handlers(
-            produce=produce,
-            fetch=fetch,
-            records=Records(manager, produce, fetch, clock=clock, inflight=self._inflight),
-            offsets=Offsets(manager),
+            produce=produce_anywhere,
+            fetch=FetchAnywhere(fetch, owners, forwarder, self._inflight),
+            records=Records(
+                manager, produce_anywhere, fetch, clock=clock, inflight=self._inflight
+            ),
+            offsets=offsets,
+            owners=owners,
+            whole=WholeCluster(owners, forwarder, offsets),
             topics=Topics(node.coordination, manager),
             groups=Groups(node.groups, manager, settings.broker_id),
             cluster=Cluster(
@@ -152,6 +169,7 @@ class Broker:
         return Server(
             handlers.endpoints, settings=settings, policy=policy, lifecycle=self._lifecycle,
             metrics=self._metrics, inflight=self._inflight, peer_handlers=node.peer_handlers,
+            forwarder=forwarder,
         )  # fmt: skip
 
     def _sample(self, node: Node) -> BrokerSample:
@@ -163,18 +181,20 @@ class Broker:
     async def stop(self, *, clean: bool = True) -> None:
         """Stops what was started, in reverse. `clean`: requests end and logs are synced first, and
         the next start needs no recovery; otherwise it is as if the process had been killed."""
-        self._lifecycle.state = DRAINING
-        if self._fetch is not None:
-            self._fetch.wake_all()
         node, is_told = self._node, False
         if clean and node is not None:
             is_told = await node.drain()
+        self._lifecycle.state = DRAINING
+        if self._fetch is not None:
+            self._fetch.wake_all()
         if self._server is not None:
             await self._server.stop(drain=clean)
         await end_all(GOODBYE_S)
         if node is not None:
             await node.close_logs(clean=clean)
             await node.leave(clean=is_told)
+        if self._forwarder is not None:
+            await self._forwarder.close()
         if self._peers is not None:
             await self._peers.close()
         if self._store is not None:

@@ -48,6 +48,13 @@ class Metrics:
             ["code"],
             registry=self.registry,
         )
+        self.forwarded = Counter(
+            "headrace_forwarded",
+            "Requests, or parts of them, passed on to other brokers: answered, or failed because"
+            " no answer came.",
+            ["result"],
+            registry=self.registry,
+        )
         self.loop_stall = Gauge(
             "headrace_loop_stall_max_seconds",
             "Longest time that the event loop was late in the last minute.",

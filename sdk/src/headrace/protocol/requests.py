@@ -22,6 +22,21 @@ CLIENT_HEADER = "X-Headrace-Client"
 SECRET_HEADER = "X-Headrace-Cluster-Secret"
 """Header with the secret that brokers of a cluster show each other."""
 
+FORWARDED_HEADER = "X-Headrace-Forwarded"
+"""Header with the id of the broker that passes a client's request on. Such a request is answered
+where it arrives or refused, never passed on again."""
+
+PRINCIPAL_HEADER = "X-Headrace-Principal"
+"""Header with `kind:name` of the client whose request a broker passes on; believed only beside the
+cluster's secret."""
+
+ROUTE_HEADER = "X-Headrace-Route"
+"""Header with which a client says how it chose the broker."""
+
+ROUTE_DIRECT = "direct"
+"""Value of `ROUTE_HEADER`: the client chose this broker for what it leads. If that is outdated the
+client wants `not_leader` at once, to look the leader up, instead of a detour for good."""
+
 ACKS_ALL = -1
 ACKS_LEADER = 1
 ACKS_NONE = 0

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+from urllib.parse import quote, unquote
 
 from aiohttp import web
 
 from headrace.protocol import routes
 from headrace.protocol.errors import Forbidden, Unauthenticated
-from headrace.protocol.requests import SECRET_HEADER
+from headrace.protocol.requests import PRINCIPAL_HEADER, SECRET_HEADER
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Policy:
     cluster_secret: bytes
 
     def authenticate(self, request: web.BaseRequest) -> Principal:
-        """The principal behind a request.
+        """The principal behind a request; of one that a broker passes on, the client's.
 
         Raises:
             Unauthenticated: a cluster secret was shown and is wrong.
@@ -44,7 +45,7 @@ class Policy:
         if shown is None:
             return ANONYMOUS
         if hmac.compare_digest(shown.encode("utf-8", "surrogateescape"), self.cluster_secret):
-            return PEER
+            return _on_behalf(request.headers.get(PRINCIPAL_HEADER))
         raise Unauthenticated("the cluster secret is wrong; do both brokers read the same file?")
 
     def authorize(self, principal: Principal, action: str, resource: str) -> None:
@@ -56,3 +57,15 @@ class Policy:
         """
         if resource.startswith(routes.INTERNAL_PREFIX) and principal.kind != "broker":
             raise Forbidden(f"{action} on {resource} is for brokers of this cluster only")
+
+
+def principal_text(principal: Principal) -> str:
+    """The principal as a header carries it."""
+    return f"{principal.kind}:{quote(principal.name, safe='')}"
+
+
+def _on_behalf(text: str | None) -> Principal:
+    if text is None:
+        return PEER
+    kind, _, name = text.partition(":")
+    return Principal(kind, unquote(name))

@@ -36,12 +36,15 @@ class Call:
 
 
 Handler = Callable[[Call], Awaitable[web.StreamResponse]]
+Owner = Callable[[Any], int | None]
+"""From the path struct to the broker that has to serve it; None: this one, or nobody knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
     """`method path` served by `handler`. `body`: the JSON struct it takes; `binary`: a batch frame
-    instead (the handler reads it). `errors`: what callers should expect besides bad requests."""
+    instead (the handler reads it). `errors`: what callers should expect besides bad requests.
+    `owner`: whose it is, where that is one broker for the whole request; it is forwarded there."""
 
     method: str
     path: str
@@ -56,6 +59,7 @@ class Endpoint:
     body: type[msgspec.Struct] | None = None
     binary: bool = False
     while_starting: bool = False
+    owner: Owner | None = None
     errors: tuple[type[HeadraceError], ...] = ()
 
     def resource(self, path: Any) -> str:

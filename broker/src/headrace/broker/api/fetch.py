@@ -6,6 +6,7 @@ in pieces of 256 KiB (docs/performance.md: sendfile is slower for small and equa
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -87,10 +88,8 @@ class Fetch:
         self._quotas = quotas
         self._waiting: set[ReadWaiter] = set()
 
-    async def handle(self, call: Call) -> web.StreamResponse:
-        """POST /v1/fetch."""
-        request, rest = framing.split(call.body, _decoder)
-        _check(request, len(rest))
+    async def handle(self, call: Call, request: FetchRequest) -> web.StreamResponse:
+        """A whole request whose partitions are this broker's own, as far as it knows."""
         rate = self._quotas.client(call.request.headers.get(CLIENT_HEADER)).fetch
         self._quotas.require(rate, whose="this client")
         with ExitStack() as open_files:
@@ -105,6 +104,21 @@ class Fetch:
             open_files.enter_context(self._inflight.hold(found.size_bytes))
             wait_s = max(found.throttle_s, self._quotas.charge(rate, found.size_bytes))
             return await _send(call.request, found, throttle_ms=int(wait_s * 1000))
+
+    async def read_parts(
+        self, parts: Sequence[FetchPart], call: Call, *, max_bytes: int, max_wait_ms: int
+    ) -> tuple[list[FetchResult], list[Buffer]]:
+        """Some parts of a request with their bytes in memory: for an answer that is made of
+        several brokers' answers."""
+        found = await self.gather(
+            parts, principal=call.principal, min_bytes=1, max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+        )  # fmt: skip
+        try:
+            with self._inflight.hold(found.size_bytes):
+                return found.results, await _read_all(found)
+        finally:
+            found.close()
 
     def wake_all(self) -> None:
         """Ends all waiting polls with what there is: the broker is going down."""
@@ -198,7 +212,7 @@ class Fetch:
             partition.require_usable(part.leader_epoch)
             partition.check_readable(part.offset)
             slice_ = None
-            if room_bytes > 0 and not _is_done(part):
+            if room_bytes > 0 and not is_done(part):
                 slice_ = await _locate(partition, part, min(part.max_bytes, room_bytes))
         except HeadraceError as error:
             result.error, result.message = error.code, error.message
@@ -213,10 +227,11 @@ class Fetch:
             found.size_bytes += slice_.length
             found.slices.append(slice_)
             found.partitions.append(partition)
-        found.urgent = found.urgent or _is_done(part)
+        found.urgent = found.urgent or is_done(part)
 
 
-def _is_done(part: FetchPart) -> bool:
+def is_done(part: FetchPart) -> bool:
+    """Whether the reader is at the end that it named."""
     return 0 <= part.until <= part.offset
 
 
@@ -269,6 +284,7 @@ async def _send(request: web.Request, found: Gathered, *, throttle_ms: int) -> w
             with partition.reading():
                 async for piece in each.pieces(PIECE_BYTES):
                     await response.write(piece)
+                    await asyncio.sleep(0)  # a fast reader's socket never makes `write` wait
         await response.write_eof()
     except ConnectionError:
         log.debug("a reader went away before its answer was sent")
@@ -295,6 +311,17 @@ async def _read_all(found: Gathered) -> list[Buffer]:
 async def _whole(each: LogSlice) -> Buffer:
     data = each.read_nowait()
     return await each.read() if data is None else data
+
+
+def read(body: Buffer) -> FetchRequest:
+    """A fetch request that makes sense.
+
+    Raises:
+        InvalidRequest: it doesn't.
+    """
+    request, rest = framing.split(body, _decoder)
+    _check(request, len(rest))
+    return request
 
 
 def _check(request: FetchRequest, rest_bytes: int) -> None:

@@ -2,37 +2,31 @@
 
 from __future__ import annotations
 
-from aiohttp import web
+from collections.abc import Sequence
 
-from headrace.broker.api.endpoint import Call, json_answer
 from headrace.broker.api.shielding import to_the_end
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.protocol.errors import HeadraceError, InvalidRequest
 from headrace.protocol.ids import TopicIdPartition
 from headrace.protocol.models import (
-    DeleteRecordsAnswer,
     DeleteRecordsPart,
-    DeleteRecordsRequest,
     DeleteRecordsResult,
     ErrorBody,
     OffsetAnswer,
     OffsetQuery,
-    OffsetsAnswer,
-    OffsetsRequest,
 )
 
 
 class Offsets:
-    """POST /v1/offsets and POST /v1/delete-records."""
+    """Of the partitions that this broker leads."""
 
     def __init__(self, manager: PartitionManager) -> None:
         self._manager = manager
 
-    async def query(self, call: Call) -> web.StreamResponse:
+    async def answer_all(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         """Answers every question, with an error where one can't be."""
-        request: OffsetsRequest = call.body
-        return json_answer(OffsetsAnswer([await self._answer(each) for each in request.queries]))
+        return [await self._answer(each) for each in queries]
 
     async def _answer(self, query: OffsetQuery) -> OffsetAnswer:
         answer = OffsetAnswer(query.topic, query.partition)
@@ -44,12 +38,12 @@ class Offsets:
             answer.error = ErrorBody.of(error)
         return answer
 
-    async def delete_records(self, call: Call) -> web.StreamResponse:
+    async def delete_records(self, parts: Sequence[DeleteRecordsPart]) -> list[DeleteRecordsResult]:
         """Cuts each partition; answers once the new starts are on the disk."""
-        return json_answer(DeleteRecordsAnswer(await to_the_end(self._cut_all(call.body))))
+        return await to_the_end(self._cut_all(parts))
 
-    async def _cut_all(self, request: DeleteRecordsRequest) -> list[DeleteRecordsResult]:
-        results = [await self._cut(each) for each in request.partitions]
+    async def _cut_all(self, parts: Sequence[DeleteRecordsPart]) -> list[DeleteRecordsResult]:
+        results = [await self._cut(each) for each in parts]
         await self._manager.checkpoint()
         return results
 

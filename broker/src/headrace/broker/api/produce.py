@@ -7,6 +7,7 @@ what was appended stays appended, and its retry is deduplicated.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -22,6 +23,7 @@ from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.quotas import Quotas
 from headrace.protocol import framing, limits
+from headrace.protocol.compression import Buffer
 from headrace.protocol.errors import (
     Forbidden,
     HeadraceError,
@@ -102,10 +104,10 @@ class Produce:
         self._disk = disk
         self._quotas = quotas
 
-    async def handle(self, call: Call) -> web.StreamResponse:
-        """POST /v1/produce."""
-        request, data = framing.split(call.body, _decoder)
-        _check(request, len(data))
+    async def handle(
+        self, call: Call, request: ProduceRequest, data: memoryview
+    ) -> web.StreamResponse:
+        """A whole request whose partitions are this broker's own, as far as it knows."""
         rate = self.admit(call)
         outcomes = await self._append_all(request, data, call.principal)
         wait_s = self._quotas.charge(rate, len(data))
@@ -114,8 +116,7 @@ class Produce:
             await self.wait(outcomes, timeout_ms=request.timeout_ms)
         if len(data) <= SHORT_BYTES and any(each.has_readers for each in outcomes):
             await asyncio.sleep(0)  # lets those readers' answers leave first
-        body = framing.head(ProduceResponse(int(wait_s * 1000), [each.result for each in outcomes]))
-        return web.Response(body=body, content_type=BATCH_MEDIA_TYPE)
+        return binary_answer(outcomes, wait_s)
 
     def admit(self, call: Call) -> ByteRate:
         """The client's allowance, for charging it later.
@@ -126,6 +127,10 @@ class Produce:
         rate = self._quotas.client(call.request.headers.get(CLIENT_HEADER)).produce
         self._quotas.require(rate, whose="this client")
         return rate
+
+    def charge(self, rate: ByteRate, size_bytes: int) -> None:
+        """Takes bytes that were written here from the client's allowance."""
+        self._quotas.charge(rate, size_bytes)
 
     async def _append_all(
         self, request: ProduceRequest, data: memoryview, principal: Principal
@@ -186,6 +191,23 @@ class Produce:
                 task.cancel()
         for each, task in zip(late, tasks, strict=True):
             _mark(each, task, timeout_ms)
+
+
+def read(body: Buffer) -> tuple[ProduceRequest, memoryview]:
+    """A binary request that makes sense, and the batches behind it.
+
+    Raises:
+        InvalidRequest: it doesn't.
+    """
+    request, data = framing.split(body, _decoder)
+    _check(request, len(data))
+    return request, data
+
+
+def binary_answer(outcomes: Sequence[Outcome], wait_s: float) -> web.Response:
+    """The answer to a binary request; `wait_s`: what byte rates ask the client to wait."""
+    body = framing.head(ProduceResponse(int(wait_s * 1000), [each.result for each in outcomes]))
+    return web.Response(body=body, content_type=BATCH_MEDIA_TYPE)
 
 
 def _mark(outcome: Outcome, task: asyncio.Future[None], timeout_ms: int) -> None:

@@ -11,11 +11,12 @@ from aiohttp import web
 from msgspec import Meta
 
 from headrace.broker.api import json_records
+from headrace.broker.api.anywhere import Addressed, ProduceAnywhere
 from headrace.broker.api.endpoint import Call, json_answer
 from headrace.broker.api.fetch import Fetch
 from headrace.broker.api.inflight import Inflight
 from headrace.broker.api.json_records import Placed
-from headrace.broker.api.produce import TIMEOUT_MS_MAX, Outcome, Produce
+from headrace.broker.api.produce import TIMEOUT_MS_MAX, Outcome
 from headrace.broker.clock import Clock
 from headrace.broker.core.topic_config import TopicConfig
 from headrace.broker.partition.manager import PartitionManager
@@ -33,7 +34,7 @@ from headrace.protocol.models import (
     Name,
     Partition,
 )
-from headrace.protocol.requests import ACKS_ALL, ACKS_NAMES, FetchPart, FetchResult
+from headrace.protocol.requests import ACKS_NAMES, FetchPart, FetchResult
 
 INLINE_BYTES = 64 * 1024
 """JSON and batches up to this are handled on the loop, larger ones by a thread."""
@@ -69,7 +70,7 @@ class Records:
     def __init__(
         self,
         manager: PartitionManager,
-        produce: Produce,
+        produce: ProduceAnywhere,
         fetch: Fetch,
         *,
         clock: Clock,
@@ -90,20 +91,15 @@ class Records:
         body: JsonProduce = call.body
         topic = self._manager.writable_topic(call.path.topic)
         config = self._manager.config(topic)
-        rate = self._produce.admit(call)
+        self._produce.require_rate(call)
         placed = await self._encode(body.records, topic.partition_count, config, call)
-        outcomes = [
-            await self._produce.append(
-                TopicIdPartition(topic.topic_id, each.partition),
-                memoryview(each.batch),
-                acks=acks,
-                principal=call.principal,
-            )
+        parts = [
+            Addressed(TopicIdPartition(topic.topic_id, each.partition), memoryview(each.batch))
             for each in placed
         ]
-        rate.charge(sum(len(each.batch) for each in placed), self._clock.monotonic())
-        if acks == ACKS_ALL:
-            await self._produce.wait(outcomes, timeout_ms=call.query.timeout_ms)
+        outcomes = await self._produce.write(
+            call, parts, acks=acks, timeout_ms=call.query.timeout_ms
+        )
         return _produced(len(body.records), placed, outcomes)
 
     async def _encode(

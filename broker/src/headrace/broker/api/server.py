@@ -16,6 +16,7 @@ from aiohttp import web
 from headrace.broker.api.auth import Policy
 from headrace.broker.api.endpoint import Call, Endpoint, parse_json, parse_parameters
 from headrace.broker.api.errors import error_answer, from_aiohttp, unexpected
+from headrace.broker.api.forwarding import Forwarder
 from headrace.broker.api.inflight import Inflight
 from headrace.broker.api.internal import add_peer_routes
 from headrace.broker.lifecycle import Lifecycle
@@ -57,6 +58,7 @@ class Server:
         lifecycle: Lifecycle,
         metrics: Metrics,
         inflight: Inflight,
+        forwarder: Forwarder,
         peer_handlers: Mapping[str, PeerHandler] | None = None,
     ) -> None:
         self._settings = settings

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.metadata import version
 
@@ -10,14 +10,15 @@ import msgspec
 from aiohttp import web
 
 from headrace.broker.api import openapi
+from headrace.broker.api.anywhere import OffsetsAnywhere, ProduceAnywhere
 from headrace.broker.api.cluster import BrokerPath, Cluster
-from headrace.broker.api.endpoint import JSON, Call, Endpoint
-from headrace.broker.api.fetch import Fetch
+from headrace.broker.api.endpoint import JSON, Call, Endpoint, Owner
+from headrace.broker.api.fetch_anywhere import FetchAnywhere
 from headrace.broker.api.groups import GroupPath, Groups, OffsetsQuery
-from headrace.broker.api.offsets import Offsets
-from headrace.broker.api.produce import Produce
+from headrace.broker.api.owners import Owners
 from headrace.broker.api.records import FetchQuery, PartitionPath, ProduceQuery, Records
 from headrace.broker.api.topics import ListQuery, TopicPath, Topics
+from headrace.broker.api.whole_cluster import DescribeQuery, WholeCluster
 from headrace.protocol import errors, models, routes
 
 _TOPIC_ERRORS = (errors.InvalidName, errors.TopicNotFound)
@@ -41,18 +42,33 @@ _GROUP_ERRORS = (errors.InvalidName, errors.NotCoordinator, errors.GroupNotFound
 class Handlers:
     """The objects behind the endpoints."""
 
-    produce: Produce
-    fetch: Fetch
+    produce: ProduceAnywhere
+    fetch: FetchAnywhere
     records: Records
-    offsets: Offsets
+    offsets: OffsetsAnywhere
     topics: Topics
     groups: Groups
     cluster: Cluster
+    owners: Owners
+    whole: WholeCluster
 
     @cached_property
     def endpoints(self) -> list[Endpoint]:
         """The table."""
-        return [*self._cluster(), *self._topics(), *self._data(), *self._groups(), self._openapi()]
+        own = [*self._cluster(), *self._topics(), *self._data(), *self._groups(), self._openapi()]
+        return [self._with_owner(each) for each in own]
+
+    def _with_owner(self, endpoint: Endpoint) -> Endpoint:
+        """What concerns one partition, one group or one broker from within has one owner."""
+        owners, path = self.owners, endpoint.path
+        owner: Owner | None = None
+        if "{partition}" in path:
+            owner = lambda at: owners.leader_by_name(at.topic, at.partition)  # noqa: E731
+        elif "{group}" in path:
+            owner = lambda at: owners.coordinator(at.group)  # noqa: E731
+        elif (endpoint.method, path) == ("GET", routes.BROKER):
+            owner = lambda at: owners.broker(at.broker_id)  # noqa: E731
+        return endpoint if owner is None else replace(endpoint, owner=owner)
 
     def _cluster(self) -> list[Endpoint]:
         cluster = self.cluster
@@ -90,9 +106,10 @@ class Handlers:
                 ),
             ),
             Endpoint(
-                method="GET", path=routes.TOPIC, handler=topics.describe, action="describe",
+                method="GET", path=routes.TOPIC,
+                handler=self.whole.describe_topic(topics.describe), action="describe",
                 summary="A topic with its settings and partitions.", answer=models.TopicInfo,
-                path_model=TopicPath, errors=_TOPIC_ERRORS,
+                path_model=TopicPath, query_model=DescribeQuery, errors=_TOPIC_ERRORS,
             ),
             Endpoint(
                 method="PATCH", path=routes.TOPIC, handler=topics.alter, action="alter",
@@ -149,11 +166,13 @@ class Handlers:
         groups = self.groups
         return [
             Endpoint(
-                method="GET", path=routes.GROUPS, handler=groups.list_all, action="describe",
+                method="GET", path=routes.GROUPS,
+                handler=self.whole.list_groups(groups.list_all), action="describe",
                 summary="All groups.", answer=models.GroupList,
             ),
             Endpoint(
-                method="GET", path=routes.GROUP, handler=groups.describe, action="describe",
+                method="GET", path=routes.GROUP,
+                handler=self.whole.describe_group(groups.describe), action="describe",
                 summary="A group's committed offsets and lag.", answer=models.GroupInfo,
                 path_model=GroupPath, errors=_GROUP_ERRORS,
             ),
