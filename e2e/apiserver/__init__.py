@@ -1,2 +1,1 @@
-"""An API server in one process, for tests where no Kubernetes can run: it keeps state, tells
-watchers, checks schemas, and can be told to fail."""
+"""An API server for tests: Kubernetes' HTTP API over a state in memory, with faults on demand."""
