@@ -1,0 +1,183 @@
+"""One simulated cluster: three machines, a store, clients, and all that befalls them.
+
+A world is its seed: the same seed gives the same steps, on every machine.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from headrace.broker.core import encoding
+from headrace.broker.core.model import (
+    ClusterObject,
+    PartitionRecord,
+    Shard,
+    TopicObject,
+    UnreadableRecord,
+)
+from headrace.broker.store import keys
+from headrace.broker.store.base import Change
+from headrace.protocol.ids import TopicId, TopicIdPartition
+from headrace.protocol.names import OFFSETS_TOPIC
+from testkit.simulation.broker import SimBroker
+from testkit.simulation.checker import Checker
+from testkit.simulation.clients import Producer
+from testkit.simulation.loop import Process, SimLoop, Stuck
+from testkit.simulation.store import SimCluster
+from testkit.simulation.wire import Wire
+
+TOPIC = "t"
+
+
+@dataclass(slots=True)
+class World:
+    """Invariant: nothing in it asks the machine for time, chance, files or sockets."""
+
+    seed: int
+    brokers_count: int = 3
+    min_isr: int = 2
+    partitions: int = 1
+    config: Mapping[str, str | int] = field(default_factory=dict)
+    """The topic's."""
+    settings: Mapping[str, int] = field(default_factory=dict)
+    """Each broker's."""
+    disk_s: float = 0.0005
+    """The longest that a thread takes."""
+    is_verbose: bool = False
+    is_scripted: bool = False
+    rng: random.Random = field(init=False)
+    loop: SimLoop = field(init=False)
+    wire: Wire = field(init=False)
+    cluster: SimCluster = field(init=False)
+    checker: Checker = field(init=False)
+    brokers: list[SimBroker] = field(init=False)
+    producers: list[Producer] = field(init=False)
+    lines: list[str] = field(init=False)
+    topic_id: TopicId = field(init=False)
+    _by_name: dict[str, SimBroker] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+        self.lines = []
+        self.loop = SimLoop(self.rng)
+        self.wire = Wire(self.loop, self.rng, self.trace)
+        self.checker = Checker(self)
+        self.cluster = SimCluster()
+        self.cluster.on_write = self.checker.written
+        self.brokers = [SimBroker(self, n) for n in range(self.brokers_count)]
+        self.producers = []
+        self.loop.after_step = self._after_step
+        self._by_name = {broker.name: broker for broker in self.brokers}
+        self.topic_id = self.new_id()
+        self._found()
+
+    def _found(self) -> None:
+        """The cluster and its internal topic, small: their making is tested elsewhere."""
+        cluster = encoding.encode_cluster(ClusterObject(cluster_id="sim"))
+        self.cluster.write(Change(keys.CLUSTER, cluster, None), "nobody")
+        topic = TopicObject(
+            name=OFFSETS_TOPIC, topic_id=self.new_id(), partition_count=1, replicas=1,
+            config={"cleanup.policy": "compact"},
+        )  # fmt: skip
+        self.cluster.write(
+            Change(keys.topic(topic.name), encoding.encode_topic(topic), None), "nobody"
+        )
+
+    def new_id(self) -> TopicId:
+        """An id that no other world's chance has."""
+        return TopicId(self.rng.randbytes(16))
+
+    def trace(self, text: str) -> None:
+        """Notes a step for whoever reads the trace."""
+        line = f"{self.loop.now - 1000:9.3f}  {text}"
+        self.lines.append(line)
+        if self.is_verbose:
+            print(line)
+
+    def _after_step(self, process: Process) -> None:
+        broker = self._by_name.get(process.name)
+        if broker is not None and broker.process is process and broker.is_up:
+            self.checker.after_step(broker)
+
+    # --- running ----------------------------------------------------------------------------------
+
+    def run(self, seconds: float) -> None:
+        """Lets (virtual) time pass."""
+        self.loop.run(until_s=self.loop.now + seconds)
+
+    def begin(self) -> None:
+        """All brokers run, the topic is there with all replicas in sync.
+
+        Raises:
+            Stuck: it doesn't come to that.
+        """
+        for broker in self.brokers:
+            broker.start()
+        self.until(lambda: all(b.is_up and b.node.lifecycle.serving for b in self.brokers), 30.0)
+        config = {"min.insync.replicas": self.min_isr, **self.config}
+        created = self.brokers[0].live.spawn(
+            self.brokers[0].node.coordination.create_topic(
+                TOPIC, partitions=self.partitions, replicas=self.brokers_count, config=config
+            )
+        )
+        self.topic_id = self.loop.wait_for(created, within_s=30.0).topic_id
+        for number in range(self.partitions):
+            self.checker.watch(TopicIdPartition(self.topic_id, number))
+        self.until(self.is_whole, 30.0)
+
+    def until(self, done: Callable[[], object], within_s: float) -> None:
+        """Runs until something is so.
+
+        Raises:
+            Stuck: it isn't within that (virtual) time.
+        """
+        if not self.loop.run(until_s=self.loop.now + within_s, stop=done) and not done():
+            raise Stuck(f"not within {within_s} s: {self.state()}")
+
+    def is_whole(self) -> bool:
+        """Whether every partition has a leader that leads, and all replicas in its ISR."""
+        for number in range(self.partitions):
+            leader = self.leader(number)
+            record = self.record(number)
+            if leader is None or record is None or len(record.isr) < self.brokers_count:
+                return False
+        return True
+
+    def record(self, partition: int = 0) -> PartitionRecord | None:
+        """The partition's record in the store."""
+        item = self.cluster.objects.get(keys.shard(TOPIC, 0))
+        shard = encoding.decode_shard(item.value) if item else None
+        if not isinstance(shard, Shard) or partition >= len(shard.records):
+            return None
+        record = shard.records[partition]
+        return None if isinstance(record, UnreadableRecord) else record
+
+    def leader(self, partition: int = 0) -> SimBroker | None:
+        """The broker that the store says leads, if it does."""
+        record = self.record(partition)
+        if record is None or record.leader is None:
+            return None
+        broker = self.brokers[record.leader.broker_id]
+        if not broker.is_up:
+            return None
+        found = broker.node.partitions.get(TopicIdPartition(record.topic_id, partition))
+        if found is None or not found.leading or found.leader_epoch != record.leader_epoch:
+            return None
+        return broker
+
+    def has_keeper(self, record: PartitionRecord) -> bool:
+        """Whether a member of ISR or ELR has standing and all its bytes (A1)."""
+        for member in (*record.isr, *record.elr):
+            item = self.cluster.objects.get(keys.broker(member.broker_id))
+            registration = encoding.decode_registration(item.value) if item else None
+            generation = getattr(registration, "generation", None)
+            if generation == member.generation and not self.brokers[member.broker_id].has_lost:
+                return True
+        return not record.isr and not record.elr
+
+    def state(self) -> str:
+        """The cluster in a few words."""
+        record = self.record()
+        return f"record {record}, up {[b.name for b in self.brokers if b.is_up]}"
