@@ -107,6 +107,18 @@ class GroupMachine(RuleBasedStateMachine):
             self.clients[client.member_id] = client
 
     @precondition(lambda self: self.clients)
+    @rule(data=st.data(), times=st.integers(1, 3), heard=st.sampled_from([True, True, False]))
+    def exchange(self, data: st.DataObject, times: int, heard: bool) -> None:
+        """Requests and answers as they should be, though older ones may still be under way; or
+        answers that aren't heard yet."""
+        client = self.any(data)
+        for _ in range(times):
+            client.requests.append(client.epoch)
+            self.say(client, client.epoch)
+            if heard:
+                client.receive(*client.mail[-1])
+
+    @precondition(lambda self: self.clients)
     @rule(data=st.data())
     def send(self, data: st.DataObject) -> None:
         client = self.any(data)
@@ -224,7 +236,7 @@ class GroupMachine(RuleBasedStateMachine):
 
 
 TestGroupMachine = GroupMachine.TestCase
-TestGroupMachine.settings = settings(max_examples=60, stateful_step_count=40)
+TestGroupMachine.settings = settings(max_examples=100, stateful_step_count=40)
 
 
 # --- assignors -----------------------------------------------------------------------------------

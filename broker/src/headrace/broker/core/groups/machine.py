@@ -265,7 +265,8 @@ def delete(group: Group) -> Outcome:
 def _advance(work: _Work, member_id: str) -> None:
     group = work.group
     step = group.steps[member_id]
-    if group.confirmed.get(member_id) != step.epoch:
+    owns_nothing = not step.assigned and not step.revoking
+    if group.confirmed.get(member_id) != step.epoch and not owns_nothing:
         return  # told, not done: nothing else is told before
     if group.is_settled(member_id):
         return
