@@ -20,6 +20,7 @@ from headrace.broker.api.cluster import Cluster
 from headrace.broker.api.fetch import Fetch
 from headrace.broker.api.fetch_anywhere import FetchAnywhere
 from headrace.broker.api.forwarding import Forwarder
+from headrace.broker.api.freshness import Freshness
 from headrace.broker.api.groups import Groups
 from headrace.broker.api.health import HealthServer
 from headrace.broker.api.inflight import Inflight
@@ -144,13 +145,18 @@ class Broker:
             node.address_of, broker_id=settings.broker_id, secret=self._secret,
             inflight=self._inflight, metrics=self._metrics,
         )  # fmt: skip
-        produce_anywhere = ProduceAnywhere(produce, owners, forwarder)
-        offsets = OffsetsAnywhere(Offsets(manager), owners, forwarder)
+        assert self._store is not None
+        fresh = Freshness(
+            self._store, node.coordination.view, manager, broker_id=settings.broker_id
+        )
+        produce_anywhere = ProduceAnywhere(produce, owners, forwarder, fresh)
+        offsets = OffsetsAnywhere(Offsets(manager), owners, forwarder, fresh)
         handlers = Handlers(
             produce=produce_anywhere,
-            fetch=FetchAnywhere(fetch, owners, forwarder, self._inflight),
+            fetch=FetchAnywhere(fetch, owners, forwarder, fresh, self._inflight),
             records=Records(
-                manager, produce_anywhere, fetch, clock=clock, inflight=self._inflight
+                manager, produce_anywhere, fetch, fresh=fresh, clock=clock,
+                inflight=self._inflight,
             ),
             offsets=offsets,
             owners=owners,
@@ -169,7 +175,7 @@ class Broker:
         return Server(
             handlers.endpoints, settings=settings, policy=policy, lifecycle=self._lifecycle,
             metrics=self._metrics, inflight=self._inflight, peer_handlers=node.peer_handlers,
-            forwarder=forwarder,
+            forwarder=forwarder, fresh=fresh,
         )  # fmt: skip
 
     def _sample(self, node: Node) -> BrokerSample:

@@ -16,6 +16,7 @@ from aiohttp import web
 
 from headrace.broker.api.endpoint import Call, json_answer
 from headrace.broker.api.forwarding import GRACE_S, HOP_TIMEOUT_S, Forwarder
+from headrace.broker.api.freshness import Freshness
 from headrace.broker.api.offsets import Offsets
 from headrace.broker.api.owners import Owners, by_owner, in_order
 from headrace.broker.api.produce import Outcome, Produce, binary_answer
@@ -59,8 +60,11 @@ class Addressed:
 class ProduceAnywhere:
     """POST /v1/produce, and what the JSON path writes."""
 
-    def __init__(self, local: Produce, owners: Owners, forwarder: Forwarder) -> None:
+    def __init__(
+        self, local: Produce, owners: Owners, forwarder: Forwarder, fresh: Freshness
+    ) -> None:
         self._local = local
+        self._fresh = fresh
         self._owners = owners
         self._forwarder = forwarder
 
@@ -68,6 +72,9 @@ class ProduceAnywhere:
         """POST /v1/produce."""
         request, data = read_produce(call.body)
         if not self._forwarder.may_forward(call.request):
+            await self._fresh.of_partitions(
+                TopicIdPartition(TopicId(part.topic_id), part.partition) for part in request.parts
+            )
             return await self._local.handle(call, request, data)
         parts = _cut(request, data)
         groups = by_owner(self._owners.leader(each.where) for each in parts)
@@ -175,8 +182,11 @@ def _outcome(result: ProduceResult, wait_s: float) -> Outcome:
 class OffsetsAnywhere:
     """POST /v1/offsets and POST /v1/delete-records."""
 
-    def __init__(self, local: Offsets, owners: Owners, forwarder: Forwarder) -> None:
+    def __init__(
+        self, local: Offsets, owners: Owners, forwarder: Forwarder, fresh: Freshness
+    ) -> None:
         self._local = local
+        self._fresh = fresh
         self._owners = owners
         self._forwarder = forwarder
 
@@ -206,6 +216,7 @@ class OffsetsAnywhere:
                 body = ErrorBody.of(error)
                 return [OffsetAnswer(each.topic, each.partition, error=body) for each in mine]
 
+        await self._fresh.of_names(each.topic for each in queries)
         groups = self._groups(call, queries, may_forward=may_forward)
         found = await asyncio.gather(
             *[answer(owner, [queries[i] for i in indexes]) for owner, indexes in groups.items()]
@@ -231,6 +242,7 @@ class OffsetsAnywhere:
                     DeleteRecordsResult(each.topic, each.partition, error=told) for each in mine
                 ]
 
+        await self._fresh.of_names(each.topic for each in parts)
         groups = self._groups(call, parts, may_forward=None)
         found = await asyncio.gather(
             *[delete(owner, [parts[i] for i in indexes]) for owner, indexes in groups.items()]

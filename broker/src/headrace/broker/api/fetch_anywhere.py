@@ -19,6 +19,7 @@ from headrace.broker.api.endpoint import Call
 from headrace.broker.api.fetch import Fetch, is_done
 from headrace.broker.api.fetch import read as read_fetch
 from headrace.broker.api.forwarding import GRACE_S, Forwarder
+from headrace.broker.api.freshness import Freshness
 from headrace.broker.api.inflight import Inflight
 from headrace.broker.api.owners import Owners, by_owner, in_order
 from headrace.protocol import framing, routes
@@ -65,9 +66,15 @@ class FetchAnywhere:
     """POST /v1/fetch."""
 
     def __init__(
-        self, local: Fetch, owners: Owners, forwarder: Forwarder, inflight: Inflight
+        self,
+        local: Fetch,
+        owners: Owners,
+        forwarder: Forwarder,
+        fresh: Freshness,
+        inflight: Inflight,
     ) -> None:
         self._local = local
+        self._fresh = fresh
         self._owners = owners
         self._forwarder = forwarder
         self._inflight = inflight
@@ -76,6 +83,9 @@ class FetchAnywhere:
         """POST /v1/fetch."""
         request = read_fetch(call.body)
         if not self._forwarder.may_forward(call.request):
+            await self._fresh.of_partitions(
+                TopicIdPartition(TopicId(part.topic_id), part.partition) for part in request.parts
+            )
             return await self._local.handle(call, request)
         groups = by_owner(
             self._owners.leader(TopicIdPartition(TopicId(part.topic_id), part.partition))

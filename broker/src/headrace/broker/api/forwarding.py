@@ -206,7 +206,7 @@ class Forwarder:
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=4 * PIECE_BYTES,
                 auto_decompress=False,
-                skip_auto_headers=("User-Agent", "Content-Type"),
+                skip_auto_headers=("User-Agent",),
             )
         return self._session
 

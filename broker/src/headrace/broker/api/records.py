@@ -14,6 +14,7 @@ from headrace.broker.api import json_records
 from headrace.broker.api.anywhere import Addressed, ProduceAnywhere
 from headrace.broker.api.endpoint import Call, json_answer
 from headrace.broker.api.fetch import Fetch
+from headrace.broker.api.freshness import Freshness
 from headrace.broker.api.inflight import Inflight
 from headrace.broker.api.json_records import Placed
 from headrace.broker.api.produce import TIMEOUT_MS_MAX, Outcome
@@ -73,9 +74,11 @@ class Records:
         produce: ProduceAnywhere,
         fetch: Fetch,
         *,
+        fresh: Freshness,
         clock: Clock,
         inflight: Inflight,
     ) -> None:
+        self._fresh = fresh
         self._manager = manager
         self._produce = produce
         self._fetch = fetch
@@ -126,6 +129,7 @@ class Records:
         query: FetchQuery = call.query
         topic = self._manager.topic(call.path.topic)
         where = TopicIdPartition(topic.topic_id, call.path.partition)
+        await self._fresh.of_partitions([where])
         partition = self._manager.find(where)
         partition.require_usable()
         offset = _start(query.offset, partition.log.start_offset, partition.high_watermark)

@@ -17,6 +17,7 @@ from headrace.broker.api.auth import Policy
 from headrace.broker.api.endpoint import Call, Endpoint, parse_json, parse_parameters
 from headrace.broker.api.errors import error_answer, from_aiohttp, unexpected
 from headrace.broker.api.forwarding import Forwarder
+from headrace.broker.api.freshness import Freshness
 from headrace.broker.api.inflight import Inflight
 from headrace.broker.api.internal import add_peer_routes
 from headrace.broker.lifecycle import Lifecycle
@@ -59,6 +60,7 @@ class Server:
         metrics: Metrics,
         inflight: Inflight,
         forwarder: Forwarder,
+        fresh: Freshness,
         peer_handlers: Mapping[str, PeerHandler] | None = None,
     ) -> None:
         self._settings = settings
@@ -67,6 +69,7 @@ class Server:
         self._metrics = metrics
         self._inflight = inflight
         self._forwarder = forwarder
+        self._fresh = fresh
         self._app = web.Application(
             middlewares=[_refusals], client_max_size=settings.request_bytes_max + 1
         )
@@ -179,6 +182,8 @@ class Server:
         path = parse_parameters(endpoint.path_model, dict(request.match_info), where="path")
         query = parse_parameters(endpoint.query_model, _query(request), where="query")
         self._policy.authorize(principal, endpoint.action, endpoint.resource(path))
+        if hasattr(path, "topic"):
+            await self._fresh.of_names([path.topic])
         owner = None
         if endpoint.owner is not None and self._forwarder.may_forward(request):
             owner = endpoint.owner(path)
