@@ -342,6 +342,24 @@ def test_a_static_member_that_comes_back_has_what_it_had_and_nobody_else_moves()
         machine.heartbeat(group, "m1", 1, subscription=None, now_ms=0)
 
 
+def test_what_is_to_be_given_up_stays_its_owners_until_it_confirms() -> None:
+    topics, group = {"a": shape(1, 4)}, settled("m1")
+    told = group.steps["m1"].epoch
+    group = machine.join(group, "m2", subscription("a"), now_ms=0).group
+    group = machine.retarget(group, topics).group
+    for _ in range(3):  # The answer is lost again and again.
+        group = machine.heartbeat(group, "m1", told, subscription=None, now_ms=0).group
+        group = machine.heartbeat(
+            group, "m2", group.steps["m2"].epoch, subscription=None, now_ms=0
+        ).group
+        assert len(group.steps["m1"].revoking) == 2
+        assert not group.steps["m2"].assigned
+    confirmed = group.steps["m1"].epoch
+    group = machine.heartbeat(group, "m1", confirmed, subscription=None, now_ms=0).group
+    group = machine.advance(group, "m2").group
+    assert len(group.steps["m2"].assigned) == 2
+
+
 def test_commits_are_fenced_by_the_step_that_gave_the_partition() -> None:
     group = settled("m1", "m2")
     step = group.steps["m1"]
