@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.broker.core import transitions
-from headrace.broker.core.election import Elected, LogEnd, Offline, Stays, decide, has_standing
+from headrace.broker.core.election import (
+    Elected,
+    LogEnd,
+    Offline,
+    Stays,
+    by_command,
+    decide,
+    has_standing,
+)
 from headrace.broker.core.model import (
     BrokerStatus,
     Generation,
@@ -151,10 +159,36 @@ def test_after_a_power_cut_of_all_the_longest_log_leads_once_all_are_known() -> 
 
 
 def test_a_member_missing_for_good_needs_an_unclean_election() -> None:
-    decision = decide(_lost_by_all(3, unclean=True), _back(1))
+    decision = decide(_lost_by_all(3, unclean=True), _back(1))  # alone, so there is nobody to ask
     assert isinstance(decision, Elected)
     assert decision.record.recovery == "unclean"
     assert isinstance(decide(_lost_by_all(3), _back(1)), Offline)
+
+
+def test_an_unclean_election_asks_first_who_has_lost_least() -> None:
+    asked = decide(_lost_by_all(3, unclean=True), _back(0, 1))
+    assert isinstance(asked, Offline)
+    assert asked.ask == (0, 1)
+    ends = {0: LogEnd(1, 9), 1: LogEnd(2, 3)}
+    decision = decide(_lost_by_all(3, unclean=True), _back(0, 1), ends)
+    assert isinstance(decision, Elected)
+    assert decision.record.leader == Leader(1, 2)
+
+
+@given(records(), clusters, st.sampled_from(BROKERS))
+def test_a_command_elects_only_where_nobody_can_lead_with_all_records(
+    record: PartitionRecord, brokers: dict[int, BrokerStatus], chosen: int
+) -> None:
+    decision = by_command(record, brokers, chosen)
+    standing = [m for m in (*record.isr, *record.elr) if has_standing(m, brokers)]
+    if isinstance(decision, Offline):
+        assert decision.reason
+        return
+    assert not standing
+    transitions.check_step(record, decision.record)
+    assert decision.record.recovery == "unclean"
+    assert decision.record.leader == Leader(chosen, brokers[chosen].session)
+    assert decision.record.isr == (Member(chosen, brokers[chosen].generation),)
 
 
 def test_a_draining_leader_hands_over_only_if_somebody_else_can_lead() -> None:

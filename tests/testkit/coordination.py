@@ -10,6 +10,7 @@ from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.membership import Identity
 from headrace.broker.controller.timing import TimeSource
 from headrace.broker.controller.view import ViewEvent
+from headrace.broker.core.election import LogEnd
 from headrace.broker.core.model import PartitionRecord
 from headrace.broker.core.standing import LocalMeta, LocalState
 from headrace.broker.store.base import Store
@@ -50,6 +51,8 @@ class Node:
     events: list[ViewEvent] = field(default_factory=list)
     overtaken: list[str] = field(default_factory=list)
     net: PeerNet = field(default_factory=PeerNet)
+    ends: dict[int, LogEnd] = field(default_factory=dict)
+    """How far this broker's replicas go, by partition, whatever the topic."""
 
     async def kill(self) -> None:
         """Ends the process as SIGKILL does: nobody listens, no lease is given up."""
@@ -76,6 +79,7 @@ def make_node(
     overtaken: list[str] = []
     kept = volume or Volume()
     network = net or _deaf()
+    ends: dict[int, LogEnd] = {}
     coordination = Coordination(
         store,
         Identity(broker_id=broker_id, url=f"http://127.0.0.1:{9420 + 2 * broker_id}"),
@@ -83,9 +87,10 @@ def make_node(
         prepare=kept.prepare,
         on_overtaken=overtaken.append,
         peers=network.peers_of(broker_id),
+        log_end_of=lambda _topic_id, partition: ends.get(partition),
         clock=clock or fast_time(),
     )
-    return Node(coordination, kept, overtaken=overtaken, net=network)
+    return Node(coordination, kept, overtaken=overtaken, net=network, ends=ends)
 
 
 def _deaf() -> PeerNet:

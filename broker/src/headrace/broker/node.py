@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
@@ -19,6 +20,7 @@ from headrace.broker.clock import Clock, SystemClock
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.membership import Identity
 from headrace.broker.controller.timing import SYSTEM_TIME, TimeSource
+from headrace.broker.core.election import LogEnd
 from headrace.broker.core.model import TopicObject
 from headrace.broker.core.standing import Standing
 from headrace.broker.disk_space import DiskGuard
@@ -33,11 +35,12 @@ from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.quotas import Quotas
 from headrace.broker.peers.base import PeerHandler, Peers
+from headrace.broker.replication.replication import Replication
 from headrace.broker.settings import Settings
 from headrace.broker.store.base import Store
 from headrace.broker.tasks import TaskGroup
 from headrace.protocol.errors import HeadraceError
-from headrace.protocol.ids import TopicId, new_topic_id
+from headrace.protocol.ids import TopicId, TopicIdPartition, new_topic_id
 
 log = logging.getLogger(__name__)
 
@@ -104,6 +107,7 @@ class Node:
             prepare=self.logs.prepare,
             on_overtaken=on_overtaken,
             peers=ports.peers,
+            log_end_of=self._log_end_of,
             clock=ports.time,
             new_id=ports.new_id,
         )  # fmt: skip
@@ -118,6 +122,12 @@ class Node:
             self.logs, self.coordination.view, broker_id=settings.broker_id,
             partitions_max=settings.partitions_max, quotas=self.quotas, clock=ports.clock,
         )  # fmt: skip
+        self.replication = Replication(
+            self.partitions, self.coordination, ports.store, ports.peers, clock=ports.clock,
+            time=ports.time, lag_ms=settings.replica_lag_ms,
+            require_room=self.disk_guard.require_room,
+            chance=random.Random(ports.new_id()),
+        )  # fmt: skip
         self.groups = GroupCoordinator(
             ports.clock,
             spawn=lambda name, work: self.tasks.once(work, name=name),
@@ -130,7 +140,9 @@ class Node:
             free_bytes=lambda: self.disk_guard.space.free_bytes
             - self.disk_guard.space.reserve_bytes,
         )  # fmt: skip
-        self.peer_handlers: dict[str, PeerHandler] = {**self.coordination.peer_handlers}
+        self.peer_handlers: dict[str, PeerHandler] = {
+            **self.coordination.peer_handlers, **self.replication.handlers,
+        }  # fmt: skip
         """What other brokers may ask of this one, by path below `/v1/internal/`."""
         self._standing: Standing | None = None
         self._let_groups_follow()
@@ -139,6 +151,13 @@ class Node:
         """Where a broker said it is reached, or None."""
         found = self.coordination.view.brokers.get(broker_id)
         return None if found is None else found.url
+
+    def _log_end_of(self, topic_id: TopicId, partition: int) -> LogEnd | None:
+        """How far the replica here goes; None while its log isn't open or can't be read."""
+        found = self.partitions.get(TopicIdPartition(topic_id, partition))
+        if found is None or found.log.failure is not None:
+            return None
+        return LogEnd(found.log.last_epoch, found.log.end_offset)
 
     # --- start ------------------------------------------------------------------------------------
 
@@ -161,7 +180,13 @@ class Node:
         self.lifecycle.state = RECOVERING
         await manager.recover(self.lifecycle)
         await self.logs.begin()
-        manager.serve_as(self._standing.session)
+        standing = self._standing
+        manager.serve_as(standing.session, standing.generation)
+        self.replication.start(
+            broker_id=self.settings.broker_id, session=standing.session,
+            generation=standing.generation,
+            spawn=lambda work, name: self.tasks.once(work, name=name),
+        )  # fmt: skip
         self.coordination.view.listen(manager.on_event)
         self._run_upkeep()
         await self.coordination.activate()
@@ -222,6 +247,7 @@ class Node:
 
     async def close_logs(self, *, clean: bool) -> None:
         """Ends the background work and closes the logs; `clean` syncs them and says so on disk."""
+        self.replication.stop()
         await self.tasks.stop()
         await self.logs.close(clean=clean)
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from headrace.broker.controller import leases
 from headrace.broker.controller.brokers import BrokerStatuses
 from headrace.broker.controller.leases import Lease, LeaseWatch
+from headrace.broker.controller.log_ends import LogEnds
 from headrace.broker.controller.steps import TopicSteps
 from headrace.broker.controller.timing import TimeSource
 from headrace.broker.controller.topics import REPLICAS_DEFAULT, Topics
@@ -56,6 +57,7 @@ class Controller:
         steps: TopicSteps,
         topics: Topics,
         statuses: BrokerStatuses,
+        log_ends: LogEnds,
         *,
         own: Callable[[], Registration],
         clock: TimeSource,
@@ -65,12 +67,14 @@ class Controller:
         self._steps = steps
         self._topics = topics
         self._statuses = statuses
+        self._log_ends = log_ends
         self._own = own
         self._clock = clock
         self._watch = LeaseWatch()
         self._lease: Lease | None = None
         self._dirty: set[str] = set()
         self._all_dirty = True
+        self._unanswered: set[str] = set()
         self._wake = asyncio.Event()
         self._renewed_s = float("-inf")
         self._term_raised_s = float("-inf")
@@ -138,6 +142,7 @@ class Controller:
             await self._hold_lease()
             self._renewed_s = now_s
             self._all_dirty |= await self._statuses.look()
+            self._dirty |= self._unanswered
         if not self.is_controller:
             return
         await self._work()
@@ -163,6 +168,7 @@ class Controller:
         names = set(self._view.all_topics) if self._all_dirty else self._dirty
         self._dirty, self._all_dirty = set(), False
         await self._steps.settle(sorted(names))
+        await self._decide_by_log_ends()
         if self._steps.highest_term_seen > self._steps.term:
             log.info("a newer controller has written; this one steps back")
             self._steps.term = 0
@@ -171,6 +177,18 @@ class Controller:
         for name in sorted(deleting | self._view.left_over_names()):
             await self._steps.finish_deletion(name)
         await self._ensure_internal_topics()
+
+    async def _decide_by_log_ends(self) -> None:
+        """The last resorts: where only the lengths of logs tell who should lead, they are asked
+        for; who doesn't answer is asked again with the next look at the leases."""
+        asks = self._steps.take_asks()
+        self._unanswered = set()
+        if not asks:
+            return
+        ends = await self._log_ends.ask(asks)
+        await self._steps.settle(sorted(ends), log_ends=ends)
+        self._unanswered = set(asks)
+        self._steps.take_asks()
 
     async def _ensure_internal_topics(self) -> None:
         if OFFSETS_TOPIC in self._view.all_topics:

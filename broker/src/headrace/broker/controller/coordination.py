@@ -15,28 +15,37 @@ from contextlib import aclosing
 from headrace.broker.controller.brokers import BrokerStatuses
 from headrace.broker.controller.controller import Controller
 from headrace.broker.controller.handover import Handover
+from headrace.broker.controller.log_ends import LOG_ENDS, LogEndOf, LogEnds, answer_log_ends
 from headrace.broker.controller.membership import Identity, Membership, Prepare, cancel_all
 from headrace.broker.controller.probing import PING, Pong, Prober, answer_pings
+from headrace.broker.controller.restarts import Restarts
 from headrace.broker.controller.steps import TopicSteps
 from headrace.broker.controller.timing import SYSTEM_TIME, TimeSource
 from headrace.broker.controller.topics import Topics
 from headrace.broker.controller.updates import StoreWriter, Write
 from headrace.broker.controller.view import BrokerChanged, ClusterView, ViewEvent
-from headrace.broker.core import encoding
+from headrace.broker.core import election, encoding
 from headrace.broker.core.model import (
     BrokerStatus,
     ClusterObject,
     ConfigValue,
     Leader,
+    PartitionRecord,
     Registration,
     TopicObject,
     Unreadable,
 )
+from headrace.broker.core.restart_check import Blocker, Phase
 from headrace.broker.core.standing import LocalState, Standing, check_owner
 from headrace.broker.peers.base import PeerHandler, Peers
 from headrace.broker.store import keys
 from headrace.broker.store.base import Item, Snapshot, Store
-from headrace.protocol.errors import HeadraceError, StoreUnavailable, TopicNotFound
+from headrace.protocol.errors import (
+    HeadraceError,
+    PartitionNotFound,
+    StoreUnavailable,
+    TopicNotFound,
+)
 from headrace.protocol.ids import TopicId, new_topic_id
 
 log = logging.getLogger(__name__)
@@ -57,12 +66,14 @@ class Coordination:
         prepare: Prepare,
         on_overtaken: Callable[[str], None],
         peers: Peers,
+        log_end_of: LogEndOf = lambda _topic_id, _partition: None,
         clock: TimeSource = SYSTEM_TIME,
         new_id: Callable[[], TopicId] = new_topic_id,
     ) -> None:
         """`local`: what the data directory says, read under its lock. `prepare` writes the
         volume's meta durably; it is awaited before each registration (R21). `on_overtaken(why)`:
-        another process has this broker's id; stop at once, without drain."""
+        another process has this broker's id; stop at once, without drain. `log_end_of`: how far
+        this broker's replica goes (R24)."""
         self.view = ClusterView()
         self._store = store
         self._identity = identity
@@ -79,12 +90,15 @@ class Coordination:
         self._topics = Topics(
             self._writer, self.view, self._steps, self._statuses, clock=clock, new_id=new_id
         )
+        answer = answer_log_ends(lambda: self._membership.session, log_end_of)
+        log_ends = LogEnds(peers, self.view, own_id=identity.broker_id, handler=answer)
         self._controller = Controller(
             self._writer,
             self.view,
             self._steps,
             self._topics,
             self._statuses,
+            log_ends,
             own=lambda: self._membership.registration,
             clock=clock,
         )
@@ -92,8 +106,14 @@ class Coordination:
             peers, self.view, self._statuses, self._controller,
             own_id=identity.broker_id, clock=clock,
         )  # fmt: skip
-        self.peer_handlers: dict[str, PeerHandler] = {PING: answer_pings(self._pong)}
+        self.peer_handlers: dict[str, PeerHandler] = {
+            PING: answer_pings(self._pong),
+            LOG_ENDS: answer,
+        }
         """What other brokers may ask of this one's coordination, by path."""
+        self._restarts = Restarts(
+            store, self.view, self._statuses, self._prober, own_id=identity.broker_id
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self._synced = asyncio.Event()
 
@@ -240,6 +260,39 @@ class Coordination:
             raise TopicNotFound(f"there is no topic {topic_id.hex()}")
         me = self._identity.broker_id
         await self._steps.remove_broken(topic.name, topic_id, partition, me)
+
+    async def elect_leader(self, name: str, partition: int, broker_id: int) -> PartitionRecord:
+        """Makes a broker lead a partition with what it has, because those with all records are gone
+        for good (R24): what it lacks is lost, and `recovery` of the record says so.
+
+        Raises:
+            TopicNotFound, PartitionNotFound.
+            Conflict: somebody leads or could lead with all records; the broker can't.
+            StoreUnavailable.
+        """
+        topic = self.view.topic(name)
+        if topic is None:
+            raise TopicNotFound(f"there is no topic {name!r}")
+        if not 0 <= partition < topic.partition_count:
+            raise PartitionNotFound(f"topic {name!r} has no partition {partition}")
+        return await self._steps.elect_by_command(name, topic.topic_id, partition, broker_id)
+
+    async def restart_blockers(self, broker_id: int, phase: Phase) -> list[Blocker]:
+        """What speaks against stopping a broker now (`before`), or isn't whole yet after its start
+        (`after`); empty: go on. Doubt speaks against it, too.
+
+        Raises:
+            BrokerNotFound: no such broker is registered.
+        """
+        return await self._restarts.blockers(broker_id, phase)
+
+    def why_offline(self, topic_id: TopicId, partition: int) -> str | None:
+        """Why nobody leads the partition; None if somebody does, or is about to."""
+        record = self.view.record(topic_id, partition)
+        if not isinstance(record, PartitionRecord):
+            return None
+        decision = election.decide(record, self._statuses.current())
+        return decision.reason if isinstance(decision, election.Offline) else None
 
     def _pong(self) -> Pong:
         me = self._identity.broker_id

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from headrace.broker.controller.brokers import BrokerStatuses
 from headrace.broker.controller.updates import StoreWriter, Write
 from headrace.broker.controller.view import ClusterView
-from headrace.broker.core import encoding, topic_plan, transitions
+from headrace.broker.core import election, encoding, topic_plan, transitions
+from headrace.broker.core.election import Brokers
 from headrace.broker.core.model import (
     ClusterObject,
     PartitionRecord,
@@ -27,7 +28,7 @@ from headrace.broker.core.model import (
 )
 from headrace.broker.store import keys
 from headrace.broker.store.base import Item
-from headrace.protocol.errors import StoreUnavailable
+from headrace.protocol.errors import Conflict, StoreUnavailable
 from headrace.protocol.ids import TopicId
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,9 @@ TOPICS_PER_TURN = 100
 PASSES_MAX = 10
 """Rounds over a topic until nothing is left to do; each record takes one step in a round."""
 
+
+LogEndsByTopic = Mapping[str, topic_plan.LogEnds]
+"""Topic -> partition -> broker -> log end, as far as known."""
 
 _ComputeCluster = Callable[[ClusterObject], ClusterObject | None]
 
@@ -51,24 +55,36 @@ class TopicSteps:
         self._statuses = statuses
         self._cluster_lock = asyncio.Lock()
         self._said: dict[tuple[TopicId, int], str] = {}
+        self._asks: dict[str, dict[int, tuple[int, ...]]] = {}
         self.term = 0
         self.highest_term_seen = 0
 
-    async def settle(self, names: Iterable[str]) -> None:
-        """Takes steps until the topics are as they should be, or can't be yet."""
+    async def settle(self, names: Iterable[str], log_ends: LogEndsByTopic | None = None) -> None:
+        """Takes steps until the topics are as they should be, or can't be yet. `log_ends`: what
+        replicas said for the last resorts (R24)."""
         wanted = list(names)
         for _ in range(PASSES_MAX):
-            if not await self.advance(wanted, elect=True):
+            if not await self.advance(wanted, elect=True, log_ends=log_ends):
                 return
 
-    async def advance(self, names: Iterable[str], *, elect: bool) -> bool:
+    def take_asks(self) -> dict[str, dict[int, tuple[int, ...]]]:
+        """By topic and partition the brokers whose log ends would have allowed an election since
+        this was last called."""
+        asks, self._asks = self._asks, {}
+        return asks
+
+    async def advance(
+        self, names: Iterable[str], *, elect: bool, log_ends: LogEndsByTopic | None = None
+    ) -> bool:
         """One step for each of the topics' records that needs one; whether there was any. Without
         `elect` only what is missing is made (that needs no judgement on who is alive)."""
         wanted, changed = list(names), False
         for first in range(0, len(wanted), TOPICS_PER_TURN):
             writes: dict[str, tuple[str | None, bytes | None]] = {}
+            brokers = self._statuses.current()
             for name in wanted[first : first + TOPICS_PER_TURN]:
-                writes.update(self._writes_for(name, elect=elect))
+                ends = log_ends.get(name) if log_ends else None
+                writes.update(self._writes_for(name, brokers, elect=elect, log_ends=ends))
             if writes:
                 changed = True
                 await self._writer.update_many(writes)
@@ -102,6 +118,37 @@ class TopicSteps:
 
         await self._writer.update(keys.shard(name, shard_of(partition)), compute)
 
+    async def elect_by_command(
+        self, name: str, topic_id: TopicId, partition: int, broker_id: int
+    ) -> PartitionRecord:
+        """Makes a replica lead with what it has.
+
+        Raises:
+            Conflict: somebody leads or could; the broker can't. StoreUnavailable.
+        """
+
+        def compute(item: Item | None) -> Write | None:
+            shard = encoding.decode_shard(item.value) if item else None
+            record = _record_of(shard, topic_id, partition)
+            if record is None or not isinstance(shard, Shard):
+                raise StoreUnavailable(f"the record of {name}/{partition} can't be read: repair it")
+            if partition in self._view.stale_partitions(shard):
+                raise StoreUnavailable(f"the record of {name}/{partition} is not the newest known")
+            decided = election.by_command(record, self._statuses.current(), broker_id)
+            if isinstance(decided, election.Offline):
+                raise Conflict(f"{name}/{partition}: {decided.reason}")
+            return Write(encoding.encode_shard(_replaced(shard, decided.record)))
+
+        item = await self._writer.update(keys.shard(name, shard_of(partition)), compute)
+        record = _record_of(
+            encoding.decode_shard(item.value) if item else None, topic_id, partition
+        )
+        assert record is not None
+        log.warning(
+            "%s-%d: broker %d leads by command, records are lost", name, partition, broker_id
+        )
+        return record
+
     async def raise_store_term(self) -> int:
         """The store's next term, so that a store that goes back in time shows."""
 
@@ -110,12 +157,13 @@ class TopicSteps:
 
         return (await self._change_cluster(compute)).store_term
 
-    def _writes_for(self, name: str, *, elect: bool) -> dict[str, tuple[str | None, bytes | None]]:
+    def _writes_for(
+        self, name: str, brokers: Brokers, *, elect: bool, log_ends: topic_plan.LogEnds | None
+    ) -> dict[str, tuple[str | None, bytes | None]]:
         topic, cluster = self._view.all_topics.get(name), self._view.cluster
         if topic is None or topic.deleting or cluster is None:
             return {}
         shards = self._view.shards(name)
-        brokers = self._statuses.current()
         wanted = topic_plan.missing_shards(
             topic, shards, cluster=cluster, brokers=brokers, term=self.term, load=self._load(topic)
         )
@@ -129,8 +177,11 @@ class TopicSteps:
                     brokers=brokers,
                     term=self.term,
                     frozen=self._view.stale_partitions(shard),
+                    log_ends=log_ends,
                 )
                 self._say(topic, adjusted.notes)
+                if adjusted.asks:
+                    self._asks.setdefault(name, {}).update(adjusted.asks)
                 if adjusted.shard is not None and index not in wanted:
                     wanted[index] = adjusted.shard
         return {
@@ -203,6 +254,21 @@ def _with_step(shard: Shard, partition: int, me: int) -> Shard | None:
                 records[place] = step
                 return Shard(shard.topic_id, shard.index, tuple(records), shard.term)
     return None
+
+
+def _record_of(
+    shard: Shard | Unreadable | None, topic_id: TopicId, partition: int
+) -> PartitionRecord | None:
+    if not isinstance(shard, Shard) or shard.topic_id != topic_id:
+        return None
+    found = (r for r in shard.records if r.partition == partition)
+    record = next(found, None)
+    return record if isinstance(record, PartitionRecord) else None
+
+
+def _replaced(shard: Shard, record: PartitionRecord) -> Shard:
+    records = tuple(record if r.partition == record.partition else r for r in shard.records)
+    return replace(shard, records=records)
 
 
 def _topic(item: Item | None) -> TopicObject | None:

@@ -10,7 +10,7 @@ Algorithm, the first that gives somebody:
   3. ELR entries with standing, the same way; it leads alone;
   4. every member of ISR and ELR is back and none has standing: the greatest (last epoch, log end),
      marked `possible_loss` (R24); a sole member needs no comparing;
-  5. unclean elections are allowed: the replica with the greatest log that is known;
+  5. unclean elections are allowed: the live replica with the greatest log;
   6. nobody, with the reason.
 Example: replicas (1, 2, 3), ISR {1@g0, 2@g0}, broker 1 dead, 2 registered with g0: 2 leads with
 ISR {2}. If 2 had come back with g1 (lost its tail): it has no standing, and the partition waits
@@ -98,6 +98,24 @@ def prefer(record: PartitionRecord, brokers: Brokers) -> Step:
     return transitions.elect(record, leader=Leader(first, status.session), isr=record.isr)
 
 
+def by_command(record: PartitionRecord, brokers: Brokers, broker_id: int) -> Elected | Offline:
+    """A person's choice of a leader that may lack records. Refused (`Offline` with the reason)
+    while somebody leads, or could with all of them."""
+    if record.leader is not None and _live_leader(record, brokers) is not None:
+        return Offline(f"broker {record.leader.broker_id} leads it: nothing needs to be lost")
+    standing = [e.broker_id for e in (*record.isr, *record.elr) if has_standing(e, brokers)]
+    if standing:
+        return Offline(f"broker {standing[0]} has all records and can lead: wait a moment")
+    status = brokers.get(broker_id)
+    if status is None or not _electable(status):
+        return Offline(f"broker {broker_id} is not running")
+    leader = Leader(broker_id, status.session)
+    step = transitions.elect_by_command(record, leader=leader, generation=status.generation)
+    decided = _decided(step, "elected by command: records are lost")
+    assert not isinstance(decided, Stays)
+    return decided
+
+
 def has_standing(entry: Member, brokers: Brokers) -> bool:
     """Whether the entry is of a broker that is there with the log it had then."""
     status = brokers.get(entry.broker_id)
@@ -163,7 +181,10 @@ def _last_resort(record: PartitionRecord, brokers: Brokers, ends: Mapping[int, L
     if record.unclean:
         return _unclean(record, brokers, ends)
     if not members:
-        return Offline("no replica is left in ISR or ELR; an unclean election or a command decides")
+        return Offline(
+            "no replica is left that is known to have all records: if none of them can be brought"
+            " back, choose one that leads with what it has (headrace topic elect-leader)"
+        )
     missing = [broker for broker in members if broker not in back]
     return Offline(f"waiting for broker {', '.join(map(str, missing))} to come back")
 
@@ -186,6 +207,9 @@ def _unclean(record: PartitionRecord, brokers: Brokers, ends: Mapping[int, LogEn
     live = [broker for broker in record.replicas if _electable(brokers.get(broker))]
     if not live:
         return Offline("no replica is live")
+    unknown = tuple(broker for broker in live if broker not in ends)
+    if unknown and len(live) > 1:
+        return Offline("an unclean election: the log ends of the live replicas decide", ask=unknown)
     best = _longest(record, live, ends)
     status = brokers[best]
     step = transitions.elect_unclean(

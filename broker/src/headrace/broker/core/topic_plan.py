@@ -9,7 +9,7 @@ somebody was; each function looks at values and says what to write.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from headrace.broker.core import election, topic_config, transitions
 from headrace.broker.core.election import Brokers, LogEnd
@@ -39,14 +39,17 @@ class Note:
     partition: int
     text: str
     possible_loss: bool = False
+    ask: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Adjusted:
-    """What a shard should become (None: it is right as it is), and why."""
+    """What a shard should become (None: it is right as it is), and why. `asks`: by partition, the
+    brokers whose log ends would allow a decision (R24)."""
 
     shard: Shard | None
     notes: tuple[Note, ...] = ()
+    asks: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 def missing_shards(
@@ -109,10 +112,11 @@ def adjust_shard(
             notes.extend([note] if note else [])
         records.append(following)
     changed = any(new is not old for new, old in zip(records, shard.records, strict=True))
+    asks = {note.partition: note.ask for note in notes if note.ask}
     if not changed:
-        return Adjusted(None, tuple(notes))
+        return Adjusted(None, tuple(notes), asks)
     following_shard = replace(shard, records=tuple(records), term=max(term, shard.term))
-    return Adjusted(following_shard, tuple(notes))
+    return Adjusted(following_shard, tuple(notes), asks)
 
 
 def with_tombstone(cluster: ClusterObject, topic_id: TopicId) -> ClusterObject | None:
@@ -213,7 +217,7 @@ def _adjust(
         return led, Note(record.partition, f"{text}: {decision.reason}", possible_loss=lost)
     if isinstance(decision, election.Offline):
         # The record stays as it is: its ISR and ELR say who may lead once they are back.
-        return record, Note(record.partition, decision.reason)
+        return record, Note(record.partition, decision.reason, ask=decision.ask)
     dead = [e.broker_id for e in record.isr if not _is_live(e.broker_id, brokers)]
     removed = transitions.remove_dead(record, dead)
     return (record if isinstance(removed, Refusal) else removed), None

@@ -108,6 +108,15 @@ def elect_unclean(record: PartitionRecord, *, leader: Leader, generation: Genera
     return _led(record, leader=leader, isr=isr, elr=(), recovery="unclean")
 
 
+def elect_by_command(record: PartitionRecord, *, leader: Leader, generation: Generation) -> Step:
+    """A replica that a person chose, because those with the records are gone for good: what it
+    lacks is lost, and the record says so."""
+    if leader.broker_id not in record.replicas:
+        return Refusal(f"broker {leader.broker_id} has no replica of it")
+    isr = (Member(leader.broker_id, generation),)
+    return _led(record, leader=leader, isr=isr, elr=(), recovery="unclean")
+
+
 def remove_broken(record: PartitionRecord, broker_id: int) -> Step:
     """A replica that lost this partition's log takes itself out of ISR and ELR (R23), with a new
     leader epoch: an old request of its must not be counted. Legal also if nobody is left."""
