@@ -98,6 +98,11 @@ class Settings:
     checkpoint_interval_ms: int = _key(
         "checkpoint.interval.ms", 5_000, "Pause between two writes of the recovery checkpoint."
     )
+    replica_lag_ms: int = _key(
+        "replica.lag.time.max.ms",
+        10_000,
+        "A follower that hasn't caught up for so long leaves the in-sync replicas.",
+    )
     partitions_max: int = _key(
         "partitions.max", 20_000, "Partitions on this broker; topics that need more are refused."
     )

@@ -62,7 +62,10 @@ class LogCutter:
         note(log.disk, log.directory, Truncation(log.truncations, recovery_point, start_offset))
 
     def _forget_cleaning(self) -> None:
-        self._log.cleaned = Cleaned()
+        log = self._log
+        if log.has_holes and swap.has_holes(log.disk, log.directory):
+            swap.note_holes(log.disk, log.directory)
+        log.cleaned = Cleaned()
         swap.forget(self._log.disk, self._log.directory)
 
     def _drop_active(self) -> None:

@@ -27,7 +27,7 @@ from headrace.broker.log.index import SegmentIndex
 from headrace.broker.log.lookups import TimeHit
 from headrace.broker.log.producers import ProducerState
 from headrace.broker.log.reader import LogReader, Wanted
-from headrace.broker.log.replicated import check_replicated
+from headrace.broker.log.replicated import EPOCH_MAX, check_replicated
 from headrace.broker.log.retention import LogRetention
 from headrace.broker.log.segment import Segment, save_index
 from headrace.broker.log.slices import LogSlice
@@ -115,10 +115,13 @@ class Log(LogState):
             self.has_producers = True
         return Appended(base_offset, next_offset - 1, append_time_ms)
 
-    def append_replicated(self, data: Buffer) -> Appended:
+    def append_replicated(
+        self, data: Buffer, *, may_have_holes: bool | None = None, epoch_max: int = EPOCH_MAX
+    ) -> Appended:
         """Appends whole batches as another replica assigned them: the first must begin at this
-        log's end, offsets without gap (but where logs are cleaned), epochs not falling, all
-        checksums good (R15).
+        log's end, offsets without gap (but where the other log was cleaned: `may_have_holes`, by
+        default what the topic says), epochs not falling and not above `epoch_max`, all checksums
+        good (R15).
 
         Answers the base offset of the first, last offset and append time of the last batch. On an
         error nothing was appended.
@@ -130,8 +133,11 @@ class Log(LogState):
         self.check_alive()
         headers = check_replicated(
             data, end_offset=self.end_offset, last_epoch=self.last_epoch,
-            may_have_holes=self.config.cleaning.cleans,
+            may_have_holes=self.has_holes if may_have_holes is None else may_have_holes,
+            epoch_max=epoch_max,
         )  # fmt: skip
+        if may_have_holes and not self.has_holes:
+            self.note_holes()
         active = self._active_for(len(data), headers[-1][1].append_time_ms)
         for _position, header in headers:
             if header.leader_epoch != self.last_epoch:

@@ -15,13 +15,21 @@ from headrace.protocol.batch import (
 from headrace.protocol.compression import Buffer
 from headrace.protocol.errors import CorruptBatch
 
+EPOCH_MAX = (1 << 31) - 1
+"""The greatest leader epoch that a batch can carry."""
+
 
 def check_replicated(
-    data: Buffer, *, end_offset: int, last_epoch: int, may_have_holes: bool
+    data: Buffer,
+    *,
+    end_offset: int,
+    last_epoch: int,
+    may_have_holes: bool,
+    epoch_max: int = EPOCH_MAX,
 ) -> list[tuple[int, BatchHeader]]:
     """Position and header of each batch in `data`, at least one: the first begins at `end_offset`,
     offsets have no gap (with `may_have_holes` they only grow: the other replica has cleaned its
-    log), epochs don't fall, all checksums are good.
+    log), epochs don't fall and aren't above `epoch_max`, all checksums are good.
 
     Raises:
         CorruptBatch: the bytes are not that.
@@ -38,10 +46,10 @@ def check_replicated(
         check_sealed_crc(batch, header)
         is_next = header.base_offset == expected
         is_later = may_have_holes and header.base_offset > expected
-        if not (is_next or is_later) or header.leader_epoch < epoch:
+        if not (is_next or is_later) or not epoch <= header.leader_epoch <= epoch_max:
             raise CorruptBatch(
-                f"expected a batch at offset {expected} of epoch {epoch} or later, got"
-                f" {header.base_offset} of epoch {header.leader_epoch}"
+                f"expected a batch at offset {expected} of an epoch from {epoch}"
+                f" to {epoch_max}, got {header.base_offset} of epoch {header.leader_epoch}"
             )
         found.append((position, header))
         position, expected = position + header.length, header.next_offset

@@ -11,6 +11,7 @@ import errno
 import os
 
 from headrace.broker.core.compaction import Cleaned
+from headrace.broker.log import swap
 from headrace.broker.log.checkpoint import Checkpoint
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.context import LogContext
@@ -85,6 +86,7 @@ class LogState:
         """Whether files were made or removed since the directory was synced."""
         self.cleaned: Cleaned | None = None
         """What cleaning has done, None until it was read (cleaning.py)."""
+        self._has_holes: bool | None = None
         self.truncations = checkpoint.truncations
         """How often the log was truncated; see truncations.py."""
 
@@ -100,6 +102,28 @@ class LogState:
             expiry_ms=self.context.producer_expiry_ms,
             producers_max=self.context.producers_max,
         )
+
+    @property
+    def has_holes(self) -> bool:
+        """Whether offsets may be missing between batches: the log is cleaned, or once was, or was
+        copied from one that was. Looks at the directory once."""
+        if self.config.cleaning.cleans:
+            return True
+        if self._has_holes is None:
+            self._has_holes = swap.has_holes(self.disk, self.directory)
+        return self._has_holes
+
+    def note_holes(self) -> None:
+        """Remembers on disk that the log has holes, before the first batch behind one is written.
+
+        Raises:
+            StorageFull, PartitionOffline: it can't be noted.
+        """
+        try:
+            swap.note_holes(self.disk, self.directory)
+        except OSError as error:
+            raise self.translated(error) from error
+        self._has_holes = True
 
     def older_segments(self) -> list[Segment]:
         """All but the active segment, listed at first need.

@@ -32,6 +32,9 @@ CLEANED_FILE = "cleaned"
 """In a log's directory: `core.compaction.Cleaned`. Without it everything counts as never cleaned,
 which costs a pass and keeps tombstones longer."""
 
+HOLES_FILE = "holes"
+"""In a log's directory: offsets are missing between its batches, wherever they were cleaned."""
+
 CLEANED_PREFIX = "cleaned-"
 
 
@@ -137,6 +140,16 @@ def save_cleaned(disk: Disk, directory: str, cleaned: Cleaned) -> None:
     """After the last swap of a pass is on the disk. Raises OSError."""
     data = frame(msgspec.msgpack.encode(cleaned))
     disk.replace_file(os.path.join(directory, CLEANED_FILE), data, sync=True)
+
+
+def has_holes(disk: Disk, directory: str) -> bool:
+    """Whether the log was ever cleaned, or copied from one that was."""
+    return any(disk.exists(os.path.join(directory, name)) for name in (HOLES_FILE, CLEANED_FILE))
+
+
+def note_holes(disk: Disk, directory: str) -> None:
+    """Before the first hole is copied, and before `CLEANED_FILE` goes. Raises OSError."""
+    disk.replace_file(os.path.join(directory, HOLES_FILE), b"", sync=True)
 
 
 def forget(disk: Disk, directory: str) -> None:

@@ -24,6 +24,7 @@ from headrace.broker.core.compaction import CleaningPolicy
 from headrace.broker.core.model import (
     AnyRecord,
     ConfigValue,
+    Generation,
     Leader,
     PartitionRecord,
     TopicObject,
@@ -77,6 +78,7 @@ class PartitionManager:
         self._clock = clock
         self._broker_id = broker_id
         self._me: Leader | None = None
+        self._generation: Generation | None = None
         self._partitions: dict[TopicIdPartition, Partition] = {}
         self._failures: dict[TopicIdPartition, HeadraceError] = {}
         self._due: dict[TopicIdPartition, None] = {}
@@ -90,6 +92,10 @@ class PartitionManager:
         """Called with each partition of an internal topic that this broker leads from now on."""
         self.on_resign: Callable[[Partition], None] = lambda partition: None
         """Called with each partition of an internal topic that it leads no longer."""
+        self.on_follow: Callable[[Partition, PartitionRecord], None] = lambda each, record: None
+        """Called with each partition that copies the record's leader from now on."""
+        self.on_unfollow: Callable[[Partition], None] = lambda partition: None
+        """Called with each partition that copies nobody any more."""
         self.on_topic_gone: Callable[[TopicId], None] = lambda topic_id: None
         """Called with each topic that is deleted for good."""
 
@@ -247,15 +253,19 @@ class PartitionManager:
         await self._logs.remove(dead)
         await self._logs.set_aside([each for each in strangers if each not in set(dead)])
 
-    def serve_as(self, session: int) -> None:
-        """From now on leads what the view says this session leads."""
+    def serve_as(self, session: int, generation: Generation | None = None) -> None:
+        """From now on leads what the view says that this session leads, with log contents of this
+        generation, and follows the others (R19)."""
         self._me = Leader(self._broker_id, session)
+        self._generation = generation
 
     def on_event(self, event: ViewEvent) -> None:
         """Takes a change of the view; the worker acts on it."""
         match event:
             case RecordChanged(topic=topic, record=record):
-                self._mark([TopicIdPartition(topic.topic_id, record.partition)])
+                where = TopicIdPartition(topic.topic_id, record.partition)
+                self._take_role(where, record)
+                self._mark([where])
             case TopicChanged(topic=topic):
                 self._mark(_partitions_of(topic))
             case TopicTombstoned(topic_id=topic_id):
@@ -299,7 +309,8 @@ class PartitionManager:
             try:
                 await self._open_all([where for where in part if self._is_missing(where)])
                 for where in part:
-                    self._take_role(where)
+                    self._configure(where)
+                    self._take_role(where, self._view.record(*where))
             except Exception as error:
                 log.exception("partitions could not be opened, they are tried again")
                 self._try_again_later(part, PartitionOffline(f"it could not be opened: {error}"))
@@ -353,6 +364,7 @@ class PartitionManager:
             flusher=self._logs.flusher,
             rates=self._quotas.topic(topic.topic_id),
             now_ms=self._clock.now_ms,
+            monotonic=self._clock.monotonic,
         )
         self._partitions[opened.partition_id] = partition
         if opened.failure is not None:
@@ -361,7 +373,7 @@ class PartitionManager:
     def _on_flushed(self, flushed: Log) -> None:
         partition = self._partitions.get(flushed.partition_id)
         if partition is not None:
-            partition.advance_high_watermark()
+            partition.synced()
 
     def _on_failed(self, failed: Log) -> None:
         partition = self._partitions.get(failed.partition_id)
@@ -369,13 +381,11 @@ class PartitionManager:
             log.error("%s went offline: %s", partition.name, failed.failure)
             partition.fail(failed.failure)
 
-    def _take_role(self, where: TopicIdPartition) -> None:
+    def _configure(self, where: TopicIdPartition) -> None:
+        """Takes the topic's settings as they are now."""
         partition = self._partitions.get(where)
         topic = self._view.topic_by_id(where.topic_id)
-        if partition is None:
-            return
-        if topic is None:
-            self._resign(partition, "the topic is being deleted")
+        if partition is None or topic is None:
             return
         config = self.config(topic)
         partition.configure(config)
@@ -383,28 +393,68 @@ class PartitionManager:
             topic.topic_id, produce=config.producer_byte_rate, fetch=config.consumer_byte_rate
         )
         partition.log.configure(log_config(config))
-        record = self._view.record(where.topic_id, where.partition)
-        if self._leads(record):
-            assert isinstance(record, PartitionRecord)
-            self._lead(partition, topic, record)
-        elif partition.leading:
-            self._resign(partition, "another leader was elected")
 
-    def _leads(self, record: AnyRecord | None) -> bool:
+    def _take_role(self, where: TopicIdPartition, record: AnyRecord | None) -> None:
+        """Leads, follows or does neither, as the record says: at once, whatever else is due."""
+        partition = self._partitions.get(where)
+        if partition is None or self._me is None:
+            return
+        topic = self._view.topic_by_id(where.topic_id)
+        if topic is None or not isinstance(record, PartitionRecord):
+            self._resign(partition, "the topic is being deleted, or its record can't be read")
+        elif self._leads(partition, record):
+            self._lead(partition, topic, record)
+        elif self._follows(partition, record):
+            self._follow(partition, record)
+        else:
+            self._resign(partition, "another leader is to be elected")
+
+    def _leads(self, partition: Partition, record: PartitionRecord) -> bool:
+        """Only what was elected in this session with this log's contents (R19), and unless a peer
+        knows of a later leader (R16)."""
+        entry = record.in_isr(self._broker_id)
         return (
-            isinstance(record, PartitionRecord)
-            and record.leader is not None
-            and record.leader == self._me
+            record.leader == self._me
+            and entry is not None
+            and self._generation in (None, entry.generation)
+            and record.leader_epoch >= partition.heard_epoch
+        )
+
+    def _follows(self, partition: Partition, record: PartitionRecord) -> bool:
+        return (
+            record.leader is not None
+            and record.leader.broker_id != self._broker_id
+            and self._broker_id in record.replicas
+            and partition.log.failure is None
         )
 
     def _lead(self, partition: Partition, topic: TopicObject, record: PartitionRecord) -> None:
+        if partition.following is not None:
+            self.on_unfollow(partition)
         partition.become_leader(record)
         if is_internal(topic.name):
             self.on_lead(partition, topic)
 
+    def _follow(self, partition: Partition, record: PartitionRecord) -> None:
+        was_leading = partition.leading
+        is_same = (partition.following, partition.leader_epoch) == (
+            record.leader,
+            record.leader_epoch,
+        )
+        if is_same and not was_leading:
+            partition.record = record
+            return
+        partition.follow(record)
+        self.on_follow(partition, record)
+        if was_leading and is_internal(partition.topic):
+            self.on_resign(partition)
+
     def _resign(self, partition: Partition, reason: str) -> None:
+        was_leading = partition.leading
+        if partition.following is not None:
+            self.on_unfollow(partition)
         partition.resign(partition.record, reason=reason)
-        if is_internal(partition.topic):
+        if was_leading and is_internal(partition.topic):
             self.on_resign(partition)
 
     async def _remove(self, topic_id: TopicId) -> None:

@@ -2,20 +2,24 @@
 
 A record's way passes here twice: `append` on the way in, `locate` on the way out, and between the
 two the high watermark, which decides who may see it. On one replica the high watermark is what is
-written, or what is on the disk where the topic's flush level says `batch` (replication.md R13).
+written, or what is on the disk where the topic's flush level says `batch` (replication.md R13); on
+several it is what all of the ISR have (core/replica_set.py).
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from headrace.broker.core import batch_rules
 from headrace.broker.core.batch_cleaning import NEVER_MS
-from headrace.broker.core.model import PartitionRecord
+from headrace.broker.core.model import Leader, PartitionRecord
 from headrace.broker.core.quota import Rates
+from headrace.broker.core.replica_set import ReplicaSet
 from headrace.broker.core.topic_config import TopicConfig
 from headrace.broker.log.config import FlushPolicy
 from headrace.broker.log.flusher import Flusher
@@ -47,13 +51,25 @@ class PartitionStats:
     batches_in: int = 0
     duplicates: int = 0
     bytes_out: int = 0
+    replicated_bytes: int = 0
+
+
+class ReplicaWatcher(Protocol):
+    """A follower's place at its leader: it is told when there is something new for it. Called on
+    every append; must only take a note."""
+
+    def on_appended(self) -> None:
+        """The log has grown, or the role has changed."""
+
+    def on_committed(self) -> None:
+        """The high watermark or the log's start has moved."""
 
 
 class Partition:
-    """A log with a role. Lives on the loop's thread.
+    """A log with a role: it leads, follows or does neither. Lives on the loop's thread.
 
     Invariants: `high_watermark` never goes back, and is never above the log's end;
-    without `leading` nothing is appended and nothing is served.
+    without `leading` clients append nothing; `replicas` is set as long as it leads.
     """
 
     def __init__(
@@ -65,17 +81,31 @@ class Partition:
         flusher: Flusher,
         rates: Rates,
         now_ms: Callable[[], int],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.topic = topic
         self.rates = rates
         self._flusher = flusher
         self._now_ms = now_ms
+        self._monotonic = monotonic
         self.log = log
         self.id: TopicIdPartition = log.partition_id
         self.configure(config)
         self.record: PartitionRecord | None = None
         self.leader_epoch = -1
         self.leading = False
+        self.following: Leader | None = None
+        """Whom the log is copied from, under `leader_epoch`."""
+        self.replicas: ReplicaSet | None = None
+        self.heard_epoch = -1
+        """The highest leader epoch that any peer spoke of: nothing lower is led here (R16)."""
+        self.isolated = False
+        """Whether another leader may have been elected without this one hearing of it (H4)."""
+        self.watchers: dict[int, ReplicaWatcher] = {}
+        """Followers that fetch from here, by broker."""
+        self.on_synced: Callable[[], None] | None = None
+        """Called after each sync of the log while it follows."""
+        self._alone = False
         self.stats = PartitionStats()
         self._learning: asyncio.Future[ProducerState] | None = None
         self._commits = CommitWaiters()
@@ -94,21 +124,96 @@ class Partition:
     # --- role -------------------------------------------------------------------------------------
 
     def become_leader(self, record: PartitionRecord) -> None:
-        """Leads under the record's epoch. All that is in the log and in every ISR member's is
-        committed; this broker being the whole ISR, that is the log up to its end or flush."""
-        self.record = record
+        """Leads under the record's epoch, from the log's present end on (R19): what the followers
+        have is unknown, the high watermark stays where it was. Within the same epoch it takes what
+        is new in the record."""
         if self.leading and self.leader_epoch == record.leader_epoch:
+            self._take_record(record)
             return
+        assert record.leader is not None
+        self.record = record
         self.leader_epoch = record.leader_epoch
-        self.leading = True
+        self.leading, self.following, self.isolated = True, None, False
+        self.replicas = ReplicaSet(
+            record, me=record.leader, epoch_start=self.log.end_offset, now_s=self._monotonic()
+        )
+        self.replicas_changed()
+        self._tell_followers()
+
+    def _take_record(self, record: PartitionRecord) -> None:
+        """The store's record has changed within the epoch: the ISR, the minimum, the replicas."""
+        replicas = self.replicas
+        if replicas is None or not replicas.take(record):
+            return
+        self.record = record
+        self.replicas_changed()
+        if not replicas.has_minimum:
+            self._commits.fail(
+                NotEnoughReplicas(
+                    f"{self.name}: the in-sync replicas fell to {len(record.isr)}, below"
+                    f" min.insync.replicas {record.min_effective}"
+                )
+            )
+
+    def replicas_changed(self) -> None:
+        """Whom the high watermark waits for has changed."""
+        replicas = self.replicas
+        self._alone = replicas is not None and not replicas.waits_for and replicas.has_minimum
         self.advance_high_watermark()
 
+    def follow(self, record: PartitionRecord) -> None:
+        """Copies the record's leader from now on; everybody who waits asks there."""
+        self._step_down(record, f"broker {record.leader.broker_id} does" if record.leader else "")
+        self.leader_epoch = record.leader_epoch
+        self.following = record.leader
+
+    @property
+    def loss_is_known(self) -> bool:
+        """Whether the record says that this epoch's leader was elected without all that was
+        committed (R24, unclean election): then a replica may have to give up committed records."""
+        return self.record is not None and self.record.recovery != "none"
+
+    @property
+    def written_end(self) -> int:
+        """How far the log counts for the high watermark: written, or synced where the topic says
+        that each batch is (R13)."""
+        log = self.log
+        return log.flushed_offset if log.config.flush is FlushPolicy.BATCH else log.end_offset
+
+    def replica_appended(self) -> None:
+        """Batches of the leader were appended: they are synced if the topic says so."""
+        if self.log.config.flush is FlushPolicy.BATCH:
+            self._flusher.request(self.log)
+
+    def synced(self) -> None:
+        """The log was synced."""
+        self.advance_high_watermark()
+        if self.on_synced is not None:
+            self.on_synced()
+
     def resign(self, record: PartitionRecord | None, *, reason: str) -> None:
-        """Leads no longer; everybody who waits hears so and asks again elsewhere."""
+        """Neither leads nor follows; everybody who waits hears so and asks again elsewhere."""
+        self._step_down(record, reason)
+        self.following = None
+
+    def _step_down(self, record: PartitionRecord | None, reason: str) -> None:
         self.record = record
-        self.leading = False
+        self.leading = self._alone = False
+        self.replicas = None
         self._commits.fail(NotLeader(f"{self.name}: this broker leads it no longer ({reason})"))
         self._wake_readers()
+        self._tell_followers()
+
+    def hear_epoch(self, epoch: int) -> None:
+        """A peer spoke of this leader epoch: if it is a later one, another leader was elected, and
+        this one stops at once, without waiting to read it in the store (R16)."""
+        self.heard_epoch = max(self.heard_epoch, epoch)
+        if self.leading and epoch > self.leader_epoch:
+            self.resign(self.record, reason=f"a peer has heard of epoch {epoch}")
+
+    def _tell_followers(self) -> None:
+        for watcher in self.watchers.values():
+            watcher.on_appended()
 
     def fail(self, error: HeadraceError) -> None:
         """The log is unusable: everybody who waits is told."""
@@ -160,6 +265,12 @@ class Partition:
         header = batch_rules.accept(batch, bytes_max=self._message_bytes_max)
         if acks == ACKS_ALL:
             self._require_replicas()
+        elif self.isolated:
+            raise NotLeader(
+                f"{self.name}: neither a follower nor the store was heard of for a while, another"
+                " leader may have been elected: nothing was written",
+                retry_after_ms=500,
+            )
         duplicate = self._find_duplicate(header)
         if duplicate is not None:
             self.stats.duplicates += 1
@@ -227,7 +338,10 @@ class Partition:
         stats.batches_in += 1
         if self.log.config.flush is FlushPolicy.BATCH:
             self._flusher.request(self.log)
-        self.advance_high_watermark()
+        if self._alone:
+            self.advance_high_watermark()
+        if self.watchers:
+            self._tell_followers()
         return appended
 
     def _require_replicas(self) -> None:
@@ -244,26 +358,53 @@ class Partition:
         """Moves it as far as every in-sync replica has the log, and wakes who waited for that."""
         if not self.leading:
             return
-        log = self.log
-        end = log.flushed_offset if log.config.flush is FlushPolicy.BATCH else log.end_offset
-        if end <= log.high_watermark:
-            return
-        log.high_watermark = end
-        self._commits.advance(end)
-        self._wake_readers()
+        end = self.written_end
+        if not self._alone:
+            assert self.replicas is not None
+            end = self.replicas.committed_end(end)
+        if end > self.log.high_watermark:
+            self._commit(end)
 
-    async def committed(self, offset: int) -> None:
-        """Waits until the record at `offset` is below the high watermark.
+    def learn_high_watermark(self, offset: int) -> None:
+        """As a follower: the leader says that all below `offset` is committed (R15)."""
+        end = min(offset, self.log.end_offset)
+        if end > self.log.high_watermark:
+            self._commit(end)
+
+    def _commit(self, offset: int) -> None:
+        self.log.high_watermark = offset
+        self._commits.advance(offset)
+        self._wake_readers()
+        for watcher in self.watchers.values():
+            watcher.on_committed()
+
+    async def committed(self, offset: int, *, leader_epoch: int = -1) -> None:
+        """Waits until the record at `offset`, appended under `leader_epoch` (-1: the present one),
+        is below the high watermark.
 
         Raises:
-            NotLeader, PartitionOffline: before that came; it may still be committed.
+            NotLeader, PartitionOffline, NotEnoughReplicas: before that came; it may still be
+                committed.
         """
-        if offset < self.log.high_watermark:
-            return
         error = self.offline
         if error is not None:
             raise error
-        await self._commits.wait(offset)
+        if leader_epoch not in (-1, self.leader_epoch):
+            # After an epoch that others led, another record may be at the offset.
+            raise NotLeader(f"{self.name}: another leader was elected after the append")
+        if offset >= self.log.high_watermark:
+            await self._commits.wait(offset)
+
+    async def own_epoch_committed(self) -> None:
+        """Waits until all that was in the log when this epoch began is committed. Before that a new
+        leader's high watermark may be lower than what readers have seen (KIP-207, R19).
+
+        Raises:
+            as `committed`.
+        """
+        replicas = self.replicas
+        if replicas is not None and replicas.epoch_start > self.log.high_watermark:
+            await self.committed(replicas.epoch_start - 1)
 
     # --- the way out ------------------------------------------------------------------------------
 

@@ -1,0 +1,1 @@
+"""Copying partitions between brokers: the leader's answers, the follower's loops, the ISR."""

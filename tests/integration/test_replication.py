@@ -1,0 +1,101 @@
+"""Three real brokers, one store: what was acknowledged by all survives the leader."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from headrace.protocol import routes
+from headrace.protocol.models import PartitionInfo, TopicInfo
+from testkit.clusters import ClusterProcesses
+from testkit.http import Http
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    running = ClusterProcesses(
+        tmp_path, HEADRACE_REPLICA_LAG_TIME_MAX_MS="2000", HEADRACE_LOG_LEVEL="INFO"
+    ).start()
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture
+async def clients(cluster: ClusterProcesses) -> AsyncIterator[list[Http]]:
+    opened = [Http(broker.url) for broker in cluster.brokers]
+    for each in opened:
+        await each.__aenter__()
+    yield opened
+    for each in opened:
+        await each.__aexit__(None, None, None)
+
+
+async def describe(http: Http, name: str) -> TopicInfo:
+    raw = await http.call("GET", routes.fill(routes.TOPIC, topic=name))
+    return msgspec.json.decode(raw.body, type=TopicInfo)
+
+
+async def partition_once(
+    http: Http, name: str, *, isr: set[int] | None = None, not_led_by: int = -1
+) -> PartitionInfo:
+    """The only partition, once its ISR is that and it has another leader."""
+    deadline = time.monotonic() + 30
+    while True:
+        [found] = (await describe(http, name)).partitions
+        if (isr is None or set(found.isr) == isr) and found.leader not in (None, not_led_by):
+            return found
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+
+
+async def send(http: Http, name: str, values: list[str], *, timeout_s: float = 20) -> None:
+    path = routes.fill(routes.RECORDS, topic=name) + "?acks=all"
+    body = {"records": [{"value": each} for each in values]}
+    deadline = time.monotonic() + timeout_s
+    while True:
+        answer = await http.call("POST", path, json=body)
+        if answer.status == 200:
+            return
+        assert time.monotonic() < deadline, answer.body
+        await asyncio.sleep(0.05)
+
+
+async def values_of(http: Http, name: str) -> list[str]:
+    path = routes.fill(routes.PARTITION_RECORDS, topic=name, partition=0)
+    answer = await http.good("GET", f"{path}?offset=0&max_records=1000")
+    return [record["value"] for record in answer["records"]]
+
+
+async def test_all_acknowledged_records_survive_the_leader(
+    cluster: ClusterProcesses, clients: list[Http]
+) -> None:
+    await clients[0].good(
+        "POST", routes.TOPICS,
+        {"name": "t", "partitions": 1, "replicas": 3, "config": {"min.insync.replicas": 2}},
+    )  # fmt: skip
+    first = await partition_once(clients[0], "t", isr={0, 1, 2})
+    assert first.leader is not None
+    sent = [f"a{index}" for index in range(50)]
+    for start in range(0, 50, 10):
+        await send(clients[0], "t", sent[start : start + 10])
+
+    cluster.brokers[first.leader].kill()
+    survivor = clients[(first.leader + 1) % 3]
+    second = await partition_once(survivor, "t", not_led_by=first.leader)
+    await send(survivor, "t", ["after"])
+    assert await values_of(survivor, "t") == [*sent, "after"]
+
+    cluster.brokers[first.leader].start()
+    await partition_once(survivor, "t", isr={0, 1, 2})
+    assert second.leader is not None
+    cluster.brokers[second.leader].kill()
+    other = clients[(second.leader + 1) % 3]
+    await partition_once(other, "t", not_led_by=second.leader)
+    assert await values_of(other, "t") == [*sent, "after"]
