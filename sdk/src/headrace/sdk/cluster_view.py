@@ -1,9 +1,10 @@
 """What a client knows of topics and leaders, kept until it is old or proves wrong, and the address
 a request for a partition goes to.
 
-With `route="auto"` that is the leader's advertised address. Where it can't be reached from here
-(port-forward, Ingress) requests go through the bootstrap address, which forwards them; the direct
-way is tried again after a while.
+With `route="auto"` that is the leader's advertised address. Where it can't be reached requests go
+through the bootstrap address, which passes them on. If that works, the leader is alive and merely
+out of reach from here (port-forward, Ingress): one warning, and the direct way is tried again after
+a while. If it doesn't, the leader has died, and there will be another one.
 """
 
 from __future__ import annotations
@@ -17,35 +18,52 @@ from headrace.protocol.compression import CODEC_NAMES, Codec
 from headrace.protocol.errors import HeadraceError, InternalError
 from headrace.protocol.ids import TopicId, parse_topic_id
 from headrace.protocol.models import ClusterInfo, TopicInfo
-from headrace.sdk.client import Client
+from headrace.sdk.client import METADATA_TIMEOUT_S, Client
 
 log = logging.getLogger("headrace.sdk.cluster_view")
 
 MAX_MESSAGE_BYTES_DEFAULT = 1_048_588
 """`max.message.bytes` where a topic's description doesn't say (Kafka's default as well)."""
 
+DIRECT_RETRY_UNSURE_S = 1.0
+"""After so long an address that failed is tried directly again, while it isn't known whether the
+broker is out of reach or dead."""
+
 DIRECT_RETRY_FIRST_S = 30.0
-"""After so long an address that failed is tried directly again; doubles up to the maximum."""
+"""The same once it proved to be alive and out of reach; doubles up to the maximum."""
 
 DIRECT_RETRY_MAX_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """A topic as last heard of. `leaders[p]` is the broker that leads partition p, or None."""
+    """A topic as last heard of. `leaders[p]` is the broker that leads partition p, or None;
+    `epochs[p]` is the leader's epoch."""
 
     name: str
     topic_id: TopicId
     leaders: tuple[int | None, ...]
+    epochs: tuple[int, ...]
     max_message_bytes: int
     codec: Codec
     loaded_at: float
+
+    def has_new_leader(self, before: TopicView, partition: int) -> bool:
+        """Whether somebody leads the partition who didn't at the time of `before`, or the same
+        broker again in a new epoch."""
+        if partition >= len(self.leaders) or self.leaders[partition] is None:
+            return False
+        if partition >= len(before.leaders):
+            return True
+        now = (self.leaders[partition], self.epochs[partition])
+        return now != (before.leaders[partition], before.epochs[partition])
 
 
 @dataclass(slots=True)
 class _Detour:
     until: float
-    length_s: float
+    length_s: float = DIRECT_RETRY_UNSURE_S
+    is_confirmed: bool = False
 
 
 class ClusterView:
@@ -101,7 +119,12 @@ class ClusterView:
 
     async def _load(self, name: str) -> TopicView:
         try:
-            info = await self._client.call("GET", routes.fill(routes.TOPIC, topic=name), TopicInfo)
+            info = await self._client.call(
+                "GET",
+                routes.fill(routes.TOPIC, topic=name),
+                TopicInfo,
+                patience=METADATA_TIMEOUT_S,
+            )
         except HeadraceError as error:
             if error.code == "topic_not_found":
                 self._topics.pop(name, None)
@@ -109,13 +132,20 @@ class ClusterView:
         leaders = {part.leader for part in info.partitions if part.leader is not None}
         if not leaders <= self._brokers.keys() or name in self._topics:
             await self.refresh_brokers()
-        found = self._topics[name] = _view_of(info, asyncio.get_running_loop().time())
+        found = _view_of(info, asyncio.get_running_loop().time())
+        before, self._topics[name] = self._topics.get(name), found
+        if before is not None:
+            changed = (a != b for a, b in zip(before.leaders, found.leaders, strict=False))
+            self._client.stats.leader_changes += sum(changed)
         return found
 
     async def refresh_brokers(self) -> None:
         """Loads the brokers' addresses."""
-        info = await self._client.call("GET", routes.CLUSTER, ClusterInfo)
+        info = await self._client.call(
+            "GET", routes.CLUSTER, ClusterInfo, patience=METADATA_TIMEOUT_S
+        )
         self._brokers = {broker.id: broker.url.rstrip("/") for broker in info.brokers}
+        self._client.learn(list(self._brokers.values()))
 
     def url_of(self, topic: str, partition: int) -> str | None:
         """The address to ask about a partition; None while nobody leads it."""
@@ -131,7 +161,24 @@ class ClusterView:
         detour = self._detours.get(direct)
         if detour is None or asyncio.get_running_loop().time() >= detour.until:
             return direct
+        self._client.stats.detours += 1
         return self._client.bootstrap_url
+
+    def leads(self, url: str, topic: str, partition: int) -> bool:
+        """Whether the address is that of the partition's leader: a request goes there directly."""
+        return self._client.settings.route != "bootstrap" and self._direct(topic, partition) == url
+
+    def epoch_of(self, topic: str, partition: int) -> int:
+        """The epoch of the partition's leader as last heard of; -1 if that is not known."""
+        view = self._topics.get(topic)
+        return -1 if view is None or partition >= len(view.epochs) else view.epochs[partition]
+
+    def _direct(self, topic: str, partition: int) -> str | None:
+        view = self._topics.get(topic)
+        if view is None or partition >= len(view.leaders):
+            return None
+        leader = view.leaders[partition]
+        return None if leader is None else self._brokers.get(leader)
 
     def went_wrong(self, url: str, error: HeadraceError) -> bool:
         """Takes note of a failed request. True if there is another way worth trying at once."""
@@ -141,19 +188,34 @@ class ClusterView:
         if url == self._client.bootstrap_url:
             return False
         now = asyncio.get_running_loop().time()
-        before = self._detours.get(url)
-        if before is None:
-            log.warning(
-                "%s can't be reached from here; its partitions go through %s instead, which costs"
-                " a hop. If that is intended, set route='bootstrap'.",
-                url,
-                self._client.bootstrap_url,
-            )
-            self._detours[url] = _Detour(now + DIRECT_RETRY_FIRST_S, DIRECT_RETRY_FIRST_S)
-        elif now >= before.until:
-            before.length_s = min(before.length_s * 2, DIRECT_RETRY_MAX_S)
-            before.until = now + before.length_s
+        detour = self._detours.get(url)
+        if detour is None:
+            self._detours[url] = _Detour(now + DIRECT_RETRY_UNSURE_S)
+        elif now >= detour.until:
+            detour.length_s = min(detour.length_s * 2, DIRECT_RETRY_MAX_S)
+            detour.until = now + detour.length_s
         return True
+
+    def went_right(self, url: str, topic: str, partition: int) -> None:
+        """Takes note of a good answer for a partition: a direct one ends a detour, one through the
+        bootstrap address proves that the leader is alive and the detour needed."""
+        if not self._detours:
+            return
+        if self._detours.pop(url, None) is not None:
+            return
+        direct = self._direct(topic, partition)
+        detour = None if direct is None else self._detours.get(direct)
+        if detour is None or detour.is_confirmed:
+            return
+        detour.is_confirmed = True
+        detour.length_s = DIRECT_RETRY_FIRST_S
+        detour.until = asyncio.get_running_loop().time() + detour.length_s
+        log.warning(
+            "%s can't be reached from here; its partitions go through %s instead, which costs"
+            " a hop. If that is intended, set route='bootstrap'.",
+            direct,
+            url,
+        )
 
     def _age_s(self, view: TopicView) -> float:
         return asyncio.get_running_loop().time() - view.loaded_at
@@ -176,6 +238,7 @@ def _view_of(info: TopicInfo, now: float) -> TopicView:
         name=info.name,
         topic_id=parse_topic_id(info.topic_id),
         leaders=tuple(part.leader for part in ordered),
+        epochs=tuple(part.leader_epoch for part in ordered),
         max_message_bytes=int(size.value) if size and size.value else MAX_MESSAGE_BYTES_DEFAULT,
         codec=CODEC_NAMES.get(str(codec.value), Codec.NONE) if codec else Codec.NONE,
         loaded_at=now,

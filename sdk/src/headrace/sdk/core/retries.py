@@ -10,6 +10,26 @@ from dataclasses import dataclass
 
 from headrace.protocol.errors import HeadraceError
 
+FAILOVER_WAIT_MS_MAX = 150
+"""Longest wait while a new leader is looked for, ms."""
+
+FAILOVER_TRIES = 40
+"""So many tries are that quick: about six seconds, longer than an election takes."""
+
+LEADER_CODES = frozenset(
+    {
+        "not_leader",
+        "not_coordinator",
+        "fenced_epoch",
+        "unknown_epoch",
+        "partition_offline",
+        "broker_unavailable",
+        "connection_failed",
+        "not_enough_replicas",
+    }
+)
+"""Errors of a change of leaders: the next one is there in a moment."""
+
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
@@ -29,6 +49,13 @@ class Backoff:
         doubled = self.first_ms * 2.0 ** min(attempt - 1, 30)
         return min(doubled, self.max_ms) * (1 - self.jitter * chance)
 
+    def failover_wait_ms(self, attempt: int, chance: float) -> float:
+        """The wait while a partition is without a leader: never long for as long as an election
+        usually takes, so that the new leader is found soon; then as ever."""
+        if attempt > FAILOVER_TRIES:
+            return self.wait_ms(attempt - FAILOVER_TRIES, chance)
+        return min(self.wait_ms(attempt, chance), FAILOVER_WAIT_MS_MAX)
+
 
 def retry_at(
     error: HeadraceError,
@@ -42,7 +69,8 @@ def retry_at(
     """The instant (seconds, on the caller's clock) of the next try, or None to give up."""
     if not error.retriable:
         return None
-    wait_ms = max(backoff.wait_ms(attempt, chance), error.retry_after_ms or 0)
+    wait = backoff.failover_wait_ms if error.code in LEADER_CODES else backoff.wait_ms
+    wait_ms = max(wait(attempt, chance), error.retry_after_ms or 0)
     at = now + wait_ms / 1000
     return at if at < deadline else None
 

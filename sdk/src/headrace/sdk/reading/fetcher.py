@@ -186,11 +186,12 @@ class Fetcher:
                 body=(framing.head(request),),
                 content_type=BATCH_MEDIA_TYPE,
                 timeout=self._settings.max_wait + self._client.settings.request_timeout,
+                is_direct=all(self._view.leads(url, *state.owner) for state in poll.states),
             )
             is_short = len(response.body) <= SHORT_BYTES
             answer, data = framing.split(response.body, _response_decoder)
             self._forget_poll(url, poll)
-            self._accept(poll, answer.parts, data)
+            self._accept(url, poll, answer.parts, data)
             if answer.throttle_ms > 0:
                 self._rest(poll, answer.throttle_ms)
         except HeadraceError as failure:
@@ -221,7 +222,7 @@ class Fetcher:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _accept(self, poll: _Poll, results: list[FetchResult], data: memoryview) -> None:
+    def _accept(self, url: str, poll: _Poll, results: list[FetchResult], data: memoryview) -> None:
         if len(results) != len(poll.states):
             raise InternalError("the broker answered for other partitions than were asked for")
         position = 0
@@ -232,6 +233,7 @@ class Fetcher:
                 continue  # It was moved or taken away meanwhile.
             state.is_fetching = False
             if result.error is None:
+                self._view.went_right(url, *state.owner)
                 self._take_in(state, result, piece)
             else:
                 self._part_failed(state, result)
@@ -300,8 +302,8 @@ class Fetcher:
         state.attempts += 1
         state.problem = error
         now = self._loop.time()
-        wait_ms = max(self._client.backoff.wait_ms(state.attempts, 0.5), error.retry_after_ms or 0)
-        state.retry_at = now + wait_ms / 1000
+        at = self._client.next_try(error, attempt=state.attempts, now=now)
+        state.retry_at = now + self._client.backoff.max_ms / 1000 if at is None else at
 
     # --- starting offsets ------------------------------------------------------------------------
 
@@ -361,7 +363,12 @@ class Fetcher:
 
     async def _refresh(self, topic: str) -> None:
         try:
-            self.check_identity(await self._view.refresh(topic))
+            before = self._view.known(topic)
+            view = await self._view.refresh(topic)
+            self.check_identity(view)
+            for state in self._of_topic(topic):
+                if before is not None and view.has_new_leader(before, state.owner.partition):
+                    state.retry_at = 0.0
         except TopicNotFound as error:
             for state in self._of_topic(topic):
                 state.fail(error)

@@ -70,9 +70,12 @@ class Outcomes:
         self._schedule = schedule
         self._topics = topics
 
-    def answered(self, queue: PartitionQueue, batch: Batch, result: ProduceResult) -> None:
+    def answered(
+        self, url: str, queue: PartitionQueue, batch: Batch, result: ProduceResult
+    ) -> None:
         """The broker has answered for this partition."""
         if result.error is None:
+            self._view.went_right(url, queue.topic, queue.partition)
             queue.settle()
             self._buffer.delivered(
                 batch, base_offset=result.base_offset, append_time_ms=result.append_time_ms

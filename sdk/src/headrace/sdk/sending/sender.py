@@ -168,7 +168,7 @@ class Sender:
         self._in_flight[url] -= 1
         if error is None:
             for (queue, batch), result in zip(parcels, results, strict=True):
-                self._outcomes.answered(queue, batch, result)
+                self._outcomes.answered(url, queue, batch, result)
         else:
             if error.code == "payload_too_large" and len(parcels) > 1:
                 self._request_bytes = max(self._request_bytes // 2, 1)
@@ -198,6 +198,7 @@ class Sender:
             body=[head, *datas],
             content_type=BATCH_MEDIA_TYPE,
             timeout=timeout_s,
+            is_direct=all(self._view.leads(url, q.topic, q.partition) for q, _ in parcels),
         )
         answer = framing.split(response.body, _response_decoder)[0]
         if answer.throttle_ms > 0:

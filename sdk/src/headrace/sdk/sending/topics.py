@@ -41,7 +41,11 @@ class TopicQueues:
             self.turn()
 
     def adopt(self, view: TopicView, settings: ProducerSettings) -> None:
-        """Takes over newer metadata of the same topic: leaders, limits, added partitions."""
+        """Takes over newer metadata of the same topic: leaders, limits, added partitions. What
+        waited for a new leader of its partition may leave at once."""
+        for queue in self.queues:
+            if view.has_new_leader(self.view, queue.partition):
+                queue.retry_at = 0.0
         self.view = view
         chosen = settings.compression
         self.codec: Codec = view.codec if chosen is None else CODEC_NAMES[chosen]
