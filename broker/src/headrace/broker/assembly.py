@@ -215,7 +215,13 @@ async def open_store(url: str) -> Store:
 
     Raises:
         StoreUnavailable: it can't be opened.
+        InvalidConfig: there is no usable way to the Kubernetes API.
     """
+    if url.startswith("kubernetes:"):
+        from headrace.broker.store.kubernetes import KubernetesStore
+
+        namespace, _, cluster = url.removeprefix("kubernetes:").partition("/")
+        return await KubernetesStore.open(cluster=cluster, namespace=namespace)
     path = Path(url.removeprefix("sqlite:"))
     path.parent.mkdir(parents=True, exist_ok=True)
     return await SqliteStore.open(path)

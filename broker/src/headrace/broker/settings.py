@@ -21,6 +21,7 @@ from headrace.protocol import limits, routes
 from headrace.protocol.errors import InvalidConfig
 
 MIB = 1 << 20
+_STORE = re.compile(r"^(sqlite:.+|kubernetes:[a-z0-9-]*/[^/]+)$", re.DOTALL)
 
 
 def _key(key: str, default: Any, doc: str) -> Any:
@@ -44,7 +45,17 @@ class Settings:
     advertised_url: str = _key(
         "advertised.url", "", "How clients reach this broker; empty: http://host:port."
     )
-    store: str = _key("store", "", "Cluster state: sqlite:PATH; empty: sqlite in the data folder.")
+    store: str = _key(
+        "store",
+        "",
+        "Cluster state: sqlite:PATH, kubernetes, or kubernetes:NAMESPACE/CLUSTER (docs/store.md);"
+        " empty: sqlite in the data folder.",
+    )
+    cluster_name: str = _key(
+        "cluster.name",
+        "headrace",
+        "With store=kubernetes: the name that the cluster's objects begin with.",
+    )
     rack: str = _key("rack", "", "Rack or zone of this broker, for placement.")
     cluster_secret_file: str = _key(
         "cluster.secret.file",
@@ -124,6 +135,8 @@ class Settings:
     @property
     def store_url(self) -> str:
         """The store, with the default filled in."""
+        if self.store == "kubernetes":
+            return f"kubernetes:/{self.cluster_name}"
         if self.store:
             return self.store
         return f"sqlite:{Path(self.data_dir).absolute() / 'store.db'}"
@@ -152,8 +165,11 @@ class Settings:
                 f"inflight.bytes.max ({self.inflight_bytes_max}) is below request.bytes.max"
                 f" ({self.request_bytes_max}): the largest request could never be taken"
             )
-        if not self.store_url.startswith("sqlite:"):
-            raise InvalidConfig(f"store: {self.store!r} is not of the form sqlite:PATH")
+        if not _STORE.match(self.store_url):
+            raise InvalidConfig(
+                f"store: {self.store!r} is none of sqlite:PATH, kubernetes,"
+                " kubernetes:NAMESPACE/CLUSTER"
+            )
         if self.advertised_url and urlsplit(self.advertised_url).scheme not in {"http", "https"}:
             raise InvalidConfig(
                 f"advertised.url: {self.advertised_url!r} doesn't start with http:// or https://"

@@ -140,7 +140,7 @@ class KubernetesStore:
 
     async def _object(self, at: Place) -> Json | None:
         answer = await self._api.read(self._path(at.resource, at.name))
-        if answer.status == 404:
+        if answer.says_absent:
             return None
         if answer.status != 200 or "metadata" not in answer.body:
             raise StoreUnavailable(f"{at.name} can't be read: {answer.status} {answer.message}")
@@ -231,7 +231,7 @@ class KubernetesStore:
             answer = await self._api.send("PUT", self._path(at.resource, at.name), body=body)
         except AnswerLost as error:
             return Unknown(str(error))
-        return Refused() if answer.status == 404 else await self._outcome(answer, at, body)
+        return Refused() if answer.says_absent else await self._outcome(answer, at, body)
 
     async def _delete(self, key: str, uid: str, version: str) -> Outcome:
         at = objects.place(self.cluster, key)
@@ -244,7 +244,7 @@ class KubernetesStore:
             answer = await self._api.send("DELETE", self._path(at.resource, at.name), body=body)
         except AnswerLost as error:
             return Unknown(str(error))
-        if answer.status in (404, 409):
+        if answer.says_absent or answer.status == 409:
             return Refused()
         return Applied("") if answer.status in (200, 202) else _not_ok(answer, key)
 

@@ -69,6 +69,13 @@ class Answer:
     body: dict[str, Any]
 
     @property
+    def says_absent(self) -> bool:
+        """Whether the API server itself says that there is no such object; a 404 of anybody else
+        on the way, or of a path, proves nothing."""
+        details = self.body.get("details") or {}
+        return self.status == 404 and bool(details.get("name"))
+
+    @property
     def message(self) -> str:
         """Its words."""
         return str(self.body.get("message") or self.body.get("reason") or self.status)
