@@ -36,6 +36,9 @@ T = TypeVar("T")
 RESTART_S = 1.0
 """A process that ended by itself starts again after so long."""
 
+REQUESTS_END_S = 5
+"""How long a stop waits for requests that are under way."""
+
 _metrics = Metrics()
 
 
@@ -340,6 +343,11 @@ class SimBroker:
     async def _stop(self, node: Node) -> None:
         self.world.trace(f"{self.name} stops")
         is_told = await node.drain()
+        self.is_listening = False
+        for _ in range(REQUESTS_END_S):
+            if not self.asked:
+                break
+            await asyncio.sleep(1.0)
         await node.close_logs(clean=True)
         await node.leave(clean=is_told)
         self.world.loop.at(0.0, self.kill)

@@ -123,7 +123,7 @@ class Machine:
         self._journal: list[tuple[Callable[[Tree], None], tuple[str, ...]]] = []
         self.locks: dict[str, tuple[object, int]] = {}
         self.error: int | None = None
-        """Every write and sync raises it while it is set (EIO, ENOSPC)."""
+        """While it is set, EIO: every change and sync raises it; ENOSPC: what needs room does."""
         self.free_bytes = 1 << 40
 
     def change(self, change: Callable[[Tree], None], *directories: str) -> None:
@@ -179,11 +179,12 @@ class SimDisk(Disk):
         for path in [p for p, owner in self.machine.locks.items() if owner[0] is self]:
             del self.machine.locks[path]
 
-    def _check(self) -> None:
+    def _check(self, *, needs_room: bool = False) -> None:
+        error = self.machine.error
         if not self.is_alive:
             raise OSError(errno.EBADF, "the process is dead")
-        if self.machine.error is not None:
-            raise OSError(self.machine.error, os.strerror(self.machine.error))
+        if error is not None and (needs_room or error != errno.ENOSPC):
+            raise OSError(error, os.strerror(error))
 
     def _file(self, path: str) -> File:
         found = self.machine.tree.files.get(path)
@@ -211,7 +212,7 @@ class SimDisk(Disk):
 
     def open(self, path: str, *, create: bool = False) -> int:
         if create and path not in self.machine.tree.files:
-            self._check()
+            self._check(needs_room=True)
             return self._descriptor(self._make(path))
         return self._descriptor(self._file(path))
 
@@ -226,7 +227,7 @@ class SimDisk(Disk):
             del self.machine.locks[path]
 
     def writev(self, fd: int, buffers: Sequence[Buffer], position: int) -> int:
-        self._check()
+        self._check(needs_room=True)
         data = b"".join(bytes(each) for each in buffers)
         self._open[fd].write(position, data)
         return len(data)
@@ -265,7 +266,7 @@ class SimDisk(Disk):
             self.machine.change(lambda tree: tree.remove(path), os.path.dirname(path))
 
     def make_directory(self, path: str) -> None:
-        self._check()
+        self._check(needs_room=True)
         missing = []
         while path not in self.machine.tree.directories:
             missing.append(path)
@@ -303,7 +304,7 @@ class SimDisk(Disk):
         self.machine.sync_names(path)
 
     def replace_file(self, path: str, data: Buffer, *, sync: bool) -> None:
-        self._check()
+        self._check(needs_room=True)
         temporary = path + TEMPORARY_SUFFIX
         file = self._make(temporary)
         file.write(0, bytes(data))
@@ -314,7 +315,7 @@ class SimDisk(Disk):
             self.sync_directory(os.path.dirname(path))
 
     def append_file(self, path: str, data: Buffer, *, sync: bool) -> None:
-        self._check()
+        self._check(needs_room=True)
         file = self.machine.tree.files.get(path) or self._make(path)
         file.write(len(file.data), bytes(data))
         if sync:

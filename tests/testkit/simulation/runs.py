@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from headrace.protocol.errors import HeadraceError
 from testkit.simulation import faults
 from testkit.simulation.loop import Stuck
 from testkit.simulation.world import World
@@ -54,7 +55,7 @@ class _Errors(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
-        if error is not None and not isinstance(error, OSError):
+        if error is not None and not isinstance(error, (OSError, HeadraceError)):
             self.found.append(f"{record.getMessage()}: {error!r}")
 
 
@@ -82,14 +83,17 @@ def run_seed(kind: str, seed: int, *, is_verbose: bool = False) -> Result:
     """Runs one seed of one kind of world."""
     result = Result(kind, seed)
     with _quiet(is_verbose=is_verbose) as errors:
-        world = faults.KINDS[kind](seed, is_verbose)
+        fate = faults.make(kind, seed, World, is_verbose=is_verbose)
+        world = fate.world
         try:
-            faults.live(world)
+            faults.live(fate)
         except (AssertionError, Stuck) as error:
             result.failure = f"{type(error).__name__}: {error}"
         finally:
+            unexpected = [*errors.found, *world.loop.errors]
+            logging.disable(logging.CRITICAL)
             world.loop.close()
-        unexpected = errors.found + world.loop.errors
+            logging.disable(logging.NOTSET)
         if unexpected and not result.failure:
             result.failure = f"unexpected: {unexpected[0]}"
     result.steps, result.checks = world.loop.steps, world.checker.checks

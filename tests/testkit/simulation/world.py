@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from headrace.broker.core import encoding
+from headrace.broker.core import encoding, transitions
 from headrace.broker.core.model import (
     ClusterObject,
+    Generation,
     PartitionRecord,
+    Registration,
     Shard,
     TopicObject,
     UnreadableRecord,
@@ -170,12 +172,56 @@ class World:
     def has_keeper(self, record: PartitionRecord) -> bool:
         """Whether a member of ISR or ELR has standing and all its bytes (A1)."""
         for member in (*record.isr, *record.elr):
-            item = self.cluster.objects.get(keys.broker(member.broker_id))
-            registration = encoding.decode_registration(item.value) if item else None
-            generation = getattr(registration, "generation", None)
+            _session, generation = self.registered(member.broker_id)
             if generation == member.generation and not self.brokers[member.broker_id].has_lost:
                 return True
-        return not record.isr and not record.elr
+        return False
+
+    def registered(self, broker_id: int) -> tuple[int, Generation | None]:
+        """The broker's session and generation as registered; 0 and None if it isn't."""
+        item = self.cluster.objects.get(keys.broker(broker_id))
+        found = encoding.decode_registration(item.value) if item else None
+        return (found.session, found.generation) if isinstance(found, Registration) else (0, None)
+
+    def change_record(
+        self, step: Callable[[PartitionRecord], transitions.Step], *, who: str, partition: int = 0
+    ) -> bool:
+        """Somebody takes a legal step with the record by compare-and-swap, now; whether it is one."""
+        key = keys.shard(TOPIC, 0)
+        item = self.cluster.objects.get(key)
+        shard = encoding.decode_shard(item.value) if item else None
+        record = self.record(partition)
+        if item is None or not isinstance(shard, Shard) or record is None:
+            return False
+        following = step(record)
+        if not isinstance(following, PartitionRecord):
+            return False
+        records = [following if r is shard.records[partition] else r for r in shard.records]
+        value = encoding.encode_shard(replace(shard, records=tuple(records)))
+        self.cluster.write(Change(key, value, item.revision), who)
+        return True
+
+    def is_level(self) -> bool:
+        """Whether all is whole, and every replica's log and high watermark are the leader's."""
+        if not self.is_whole():
+            return False
+        for number in range(self.partitions):
+            where = TopicIdPartition(self.topic_id, number)
+            found = [b.node.partitions.get(where) for b in self.brokers if b.is_up]
+            states = {(p.log.end_offset, p.log.high_watermark) if p else None for p in found}
+            if len(states) != 1 or len(found) < self.brokers_count:
+                return False
+            end_offset, high_watermark = states.pop() or (0, -1)
+            if end_offset != high_watermark:
+                return False
+        return True
+
+    def finish(self) -> None:
+        """The last look: everything acknowledged is there, all replicas are the same."""
+        for number in range(self.partitions):
+            leader = self.leader(number)
+            assert leader is not None
+            self.checker.final(TopicIdPartition(self.topic_id, number), leader)
 
     def state(self) -> str:
         """The cluster in a few words."""

@@ -1,0 +1,316 @@
+"""What befalls a world: the kinds of worlds, the faults, and how often each comes.
+
+Uniform chance misses the deadliest faults (replication.md 2.3), so the worlds are tiny and the
+schedules biased: answers of the store held over the next append, requests held over crashes and
+wipes, elections of the newest ISR member, power cuts that take the whole un-synced tail.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from headrace.broker.core import encoding, transitions
+from headrace.broker.core.model import Leader, PartitionRecord, Shard, TopicObject
+from headrace.broker.store import keys
+from headrace.broker.store.base import Change, Item
+from testkit.simulation.broker import SimBroker
+from testkit.simulation.clients import Producer
+from testkit.simulation.disk import Cut
+from testkit.simulation.wire import ASK, CAS, TOLD, Message, Verdict, Weather
+
+if TYPE_CHECKING:
+    from testkit.simulation.world import World
+
+HEALED_WITHIN_S = 90.0
+"""Virtual seconds after which everything must be as before, once nothing befalls it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A kind of world. `acts`: names of faults (methods of `Fate`) with their weights."""
+
+    acts: dict[str, float]
+    brokers: int = 3
+    mins: tuple[int, ...] = (2, 2, 1)
+    records: int = 3
+    producers: int = 1
+    acts_count: int = 6
+    pause_s: float = 2.0
+    """The longest time between two faults, and between two records."""
+    weathers: tuple[Weather, ...] = (Weather(),)
+    config: dict[str, str | int] = field(default_factory=dict)
+    biased: bool = False
+    skew: bool = False
+
+
+CRASHES = {"kill": 3.0, "power_cut": 3.0, "wipe": 1.0, "start": 6.0, "stop": 1.0}
+CUTS = {"isolate": 3.0, "mend": 3.0, "pause": 2.0, "resume": 3.0}
+STORE = {"store_away": 1.5, "store_back": 2.0, "watch_breaks": 1.0, "watch_goes_back": 1.0}
+ROUGH = Weather(slow=0.1, slow_s=3.0, loss=0.03, double=0.05, hold=0.03)
+FAIR = Weather()
+SLOW = Weather(delay_s=0.3, slow=0.1, slow_s=5.0)
+
+PLANS: dict[str, Plan] = {
+    "alone": Plan(
+        {"kill": 2.0, "power_cut": 3.0, "start": 6.0, "stop": 1.0, "full": 1.0},
+        brokers=1, mins=(1,), records=6, config={"flush.policy": "batch"},
+    ),
+    "tiny": Plan(
+        {**CRASHES, **CUTS, "elect": 2.0, "let_go": 3.0, "shrink": 1.0},
+        weathers=(FAIR, ROUGH), biased=True,
+    ),
+    "store": Plan({**STORE, **CUTS, "kill": 1.0, "start": 3.0, "let_go": 2.0, "elect": 1.0},
+                  weathers=(ROUGH, SLOW), biased=True),
+    "rough": Plan(
+        {**CRASHES, **CUTS, **STORE, "elect": 1.0, "let_go": 2.0, "full": 1.0, "lower": 0.5},
+        records=8, producers=2, acts_count=15, weathers=(ROUGH, SLOW, FAIR), skew=True,
+    ),
+}  # fmt: skip
+
+
+class Fate:
+    """Does to a world what its plan and chance say."""
+
+    def __init__(self, world: World, plan: Plan) -> None:
+        self.world = world
+        self.plan = plan
+        self._rng = world.rng
+
+    def prepare(self) -> None:
+        """Before the first step."""
+        if self.plan.skew:
+            for broker in self.world.brokers:
+                broker.skew_ms = self._rng.choice((0, 0, 3_600_000, -3_600_000))
+
+    def begin(self) -> None:
+        """From now on things go wrong."""
+        world, rng = self.world, self._rng
+        world.wire.weather = replace(rng.choice(self.plan.weathers))
+        if self.plan.biased:
+            world.wire.rules.append(self._bias)
+            world.cluster.on_write = self._on_write
+
+    def act(self) -> None:
+        """One fault, or the end of one."""
+        names = list(self.plan.acts)
+        name = self._rng.choices(names, [self.plan.acts[each] for each in names])[0]
+        getattr(self, name)(self._rng.choice(self.world.brokers))
+
+    def heal(self) -> None:
+        """Nothing befalls the world any more; whoever was down starts again."""
+        world = self.world
+        world.trace("everything heals")
+        world.cluster.on_write = world.checker.written
+        world.wire.heal()
+        for broker in world.brokers:
+            broker.machine.error = None
+            broker.resume()
+            if broker.is_up:
+                self.store_back(broker)
+            broker.start()
+
+    # --- biases -----------------------------------------------------------------------------------
+
+    def _bias(self, message: Message) -> Verdict | None:
+        """Holds back what the deadliest traces hold back."""
+        kind, chance = message.kind, self._rng.random()
+        is_record = "partitions/" in message.what
+        if kind in (CAS, TOLD) and is_record and chance < 0.25:
+            return self._held(message)
+        if kind == ASK and "fetch" in message.what and chance < 0.02:
+            return self._held(message)
+        return None
+
+    def _held(self, message: Message) -> Verdict:
+        self.world.loop.at(self._rng.random() * 15.0, self.world.wire.release, message)
+        return "hold"
+
+    def _on_write(self, who: str, before: Item | None, after: Item) -> None:
+        """An expand: its newest member is elected at once, sometimes."""
+        self.world.checker.written(who, before, after)
+        if before is None or not after.key.startswith("partitions/t/"):
+            return
+        old, new = encoding.decode_shard(before.value), encoding.decode_shard(after.value)
+        if not isinstance(old, Shard) or not isinstance(new, Shard):
+            return
+        was, record = old.records[0], new.records[0]
+        if not isinstance(was, PartitionRecord) or not isinstance(record, PartitionRecord):
+            return
+        added = [m.broker_id for m in record.isr if m not in was.isr]
+        if added and self._rng.random() < 0.3:
+            self.world.loop.at(0.0, self._elect, added[-1])
+
+    # --- faults -----------------------------------------------------------------------------------
+
+    def kill(self, broker: SimBroker) -> None:
+        broker.kill()
+        self._comes_back(broker)
+
+    def start(self, broker: SimBroker) -> None:
+        broker.start()
+
+    def stop(self, broker: SimBroker) -> None:
+        broker.stop()
+        self._comes_back(broker)
+
+    def power_cut(self, broker: SimBroker) -> None:
+        cuts: tuple[Cut, ...] = ("all", "all", "some", "none")
+        cut = self._rng.choice(cuts)
+        broker.power_cut(cut if self._may_lose(broker) else "none")
+        self._comes_back(broker)
+
+    def wipe(self, broker: SimBroker) -> None:
+        if self._may_lose(broker):
+            broker.wipe()
+            self._comes_back(broker)
+
+    def _comes_back(self, broker: SimBroker) -> None:
+        self.world.loop.at(self._rng.random() * 8.0, broker.start)
+
+    def _may_lose(self, victim: SimBroker) -> bool:
+        """A1: another member of ISR or ELR has standing and all its bytes."""
+        record = self.world.record()
+        if record is None or self.plan.brokers == 1:
+            return "flush.policy" in self.plan.config
+        was, victim.has_lost = victim.has_lost, True
+        may = self.world.has_keeper(record)
+        victim.has_lost = was
+        return may
+
+    def pause(self, broker: SimBroker) -> None:
+        broker.pause()
+        self.world.loop.at(self._rng.random() * 25.0, broker.resume)
+
+    def resume(self, broker: SimBroker) -> None:
+        broker.resume()
+
+    def isolate(self, broker: SimBroker) -> None:
+        others = [b.name for b in self.world.brokers if b is not broker]
+        others += [p.process.name for p in self.world.producers]
+        what = self._rng.choice(("brokers", "store", "all", "one"))
+        if what == "one":
+            others = [self._rng.choice(others)]
+        if what in ("store", "all"):
+            others = [*others, "store"] if what == "all" else ["store"]
+        ways = self._rng.choice(("both", "in", "out"))
+        self.world.trace(f"{broker.name} is cut off ({ways}) from {' '.join(others)}")
+        self.world.wire.isolate(broker.name, others, ways=ways)
+
+    def mend(self, broker: SimBroker) -> None:
+        self.world.wire.cut.clear()
+
+    def store_away(self, broker: SimBroker) -> None:
+        everybody = self._rng.random() < 0.4
+        for each in self.world.brokers if everybody else [broker]:
+            if each.is_up:
+                self.world.trace(f"{each.name} can't reach the store")
+                each.store.is_out = True
+
+    def store_back(self, broker: SimBroker) -> None:
+        for each in self.world.brokers:
+            if each.is_up and each.store.is_out:
+                each.store.is_out = False
+                each.store.drop_watches()
+
+    def watch_breaks(self, broker: SimBroker) -> None:
+        if broker.is_up:
+            broker.store.drop_watches()
+
+    def watch_goes_back(self, broker: SimBroker) -> None:
+        if broker.is_up:
+            broker.store.drop_watches(back=self._rng.randint(1, 4))
+            self.world.loop.at(self._rng.random() * 5.0, self.watch_breaks, broker)
+
+    def full(self, broker: SimBroker) -> None:
+        machine = broker.machine
+        machine.error = errno.ENOSPC
+        self.world.trace(f"{broker.name}: the disk is full")
+
+        def room() -> None:
+            machine.error = None
+
+        self.world.loop.at(self._rng.random() * 5.0, room)
+
+    def let_go(self, broker: SimBroker) -> None:
+        self.world.wire.let_go(chance=0.7)
+
+    def elect(self, broker: SimBroker) -> None:
+        self._elect(broker.id)
+
+    def _elect(self, broker_id: int) -> None:
+        """A controller that believes what it likes elects somebody who has standing."""
+
+        def step(record: PartitionRecord) -> transitions.Step:
+            session, generation = self.world.registered(broker_id)
+            isr = [m for m in record.isr if m.broker_id == broker_id]
+            if not isr or isr[0].generation != generation:
+                return transitions.Refusal("no standing")
+            kept = [m for m in record.isr if m not in isr and self._rng.random() < 0.5]
+            return transitions.elect(record, leader=Leader(broker_id, session), isr=[*isr, *kept])
+
+        self.world.change_record(step, who="another controller")
+
+    def shrink(self, broker: SimBroker) -> None:
+        """A controller believes that a follower is dead."""
+        self.world.change_record(
+            lambda record: transitions.remove_dead(record, [broker.id]), who="another controller"
+        )
+
+    def lower(self, broker: SimBroker) -> None:
+        """min.insync.replicas becomes 1."""
+        key = keys.topic("t")
+        item = self.world.cluster.objects.get(key)
+        topic = encoding.decode_topic(item.value) if item else None
+        if item is None or not isinstance(topic, TopicObject):
+            return
+        config = {**topic.config, "min.insync.replicas": 1}
+        changed = replace(topic, config=config, version=topic.version + 1)
+        self.world.min_isr = 1
+        self.world.cluster.write(
+            Change(key, encoding.encode_topic(changed), item.revision), "an admin"
+        )
+
+
+def make(kind: str, seed: int, make_world: Callable[..., World], *, is_verbose: bool) -> Fate:
+    """The world of a seed, and its fate."""
+    plan = PLANS[kind]
+    world = make_world(
+        seed, brokers_count=plan.brokers, min_isr=1, config=plan.config, is_verbose=is_verbose
+    )
+    world.min_isr = world.rng.choice(plan.mins)
+    return Fate(world, plan)
+
+
+def live(fate: Fate) -> None:
+    """A whole life: begins, suffers, heals, and must be as good as new.
+
+    Raises:
+        Violation, Stuck: it isn't.
+    """
+    world, plan, rng = fate.world, fate.plan, fate.world.rng
+    fate.prepare()
+    world.begin()
+    fate.begin()
+    tasks = []
+    for number in range(plan.producers):
+        acks = -1 if number or rng.random() < 0.8 else 1
+        producer = Producer(world, number, acks=acks)
+        world.producers.append(producer)
+        tasks.append(producer.process.spawn(producer.run(plan.records, pause_s=plan.pause_s)))
+    for _ in range(plan.acts_count):
+        world.run(rng.random() * plan.pause_s)
+        fate.act()
+    world.run(rng.random() * 10.0)
+    fate.heal()
+    world.until(world.is_whole, HEALED_WITHIN_S)
+    for task in tasks:
+        world.loop.wait_for(task, within_s=HEALED_WITHIN_S)
+    world.until(world.is_whole, HEALED_WITHIN_S)
+    last = Producer(world, plan.producers)
+    sent = last.process.spawn(last.send())
+    assert world.loop.wait_for(sent, within_s=HEALED_WITHIN_S), "nothing can be sent any more"
+    world.until(world.is_level, HEALED_WITHIN_S)
+    world.finish()
