@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.broker.api.auth import ANONYMOUS
-from headrace.broker.api.endpoint import Call
 from headrace.broker.api.offsets import Offsets
 from headrace.broker.clock import SystemClock
 from headrace.broker.controller.coordination import Coordination
@@ -27,9 +25,10 @@ from headrace.broker.partition.quotas import Quotas
 from headrace.broker.store.memory import MemoryStore
 from headrace.protocol.errors import StorageFull
 from headrace.protocol.ids import TopicIdPartition
-from headrace.protocol.models import DeleteRecordsPart, DeleteRecordsRequest
+from headrace.protocol.models import DeleteRecordsPart
 from headrace.protocol.requests import ACKS_LEADER
 from testkit.logs import sealed
+from testkit.peer_net import PeerNet
 
 
 class ChangingDisk(Disk):
@@ -61,6 +60,7 @@ class Machine:
             local=self.logs.local_state,
             prepare=self.logs.prepare,
             on_overtaken=lambda why: None,
+            peers=PeerNet().peers_of(0),
         )
         clock = SystemClock()
         self.manager = PartitionManager(
@@ -226,9 +226,8 @@ async def test_deleting_records_goes_to_its_end_when_the_client_hangs_up(
     append(partition)
     await machine.logs.flusher.flush_all([partition.log])
     machine.disk.__class__ = SlowFirst
-    request = DeleteRecordsRequest([DeleteRecordsPart("short", 0, 1)])
-    call = Call(ANONYMOUS, None, None, request, None)  # type: ignore[arg-type]
-    asked = asyncio.create_task(Offsets(machine.manager).delete_records(call))
+    parts = [DeleteRecordsPart("short", 0, 1)]
+    asked = asyncio.create_task(Offsets(machine.manager).delete_records(parts))
     await asyncio.sleep(0.05)
     assert not asked.done()
     asked.cancel()
