@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 
 from headrace.broker.controller.brokers import BrokerStatuses
@@ -21,10 +21,10 @@ from headrace.broker.controller.probing import PING, Pong, Prober, answer_pings
 from headrace.broker.controller.restarts import Restarts
 from headrace.broker.controller.steps import TopicSteps
 from headrace.broker.controller.timing import SYSTEM_TIME, TimeSource
-from headrace.broker.controller.topics import Topics
+from headrace.broker.controller.topics import NewTopic, Topics
 from headrace.broker.controller.updates import StoreWriter, Write
 from headrace.broker.controller.view import BrokerChanged, ClusterView, ViewEvent
-from headrace.broker.core import election, encoding
+from headrace.broker.core import cluster_config, election, encoding
 from headrace.broker.core.model import (
     BrokerStatus,
     ClusterObject,
@@ -224,6 +224,29 @@ class Coordination:
         return await self._topics.create(
             name, partitions=partitions, replicas=replicas, config=config
         )
+
+    async def create_topics(self, wanted: Sequence[NewTopic]) -> list[TopicObject | HeadraceError]:
+        """Many new topics with few calls of the store; for each the topic or why not. Otherwise as
+        `create_topic`.
+
+        Raises:
+            StoreUnavailable: nothing is known of any of them; some may be there.
+        """
+        return await self._topics.create_many(wanted)
+
+    async def alter_cluster_config(
+        self, changes: Mapping[str, ConfigValue | None], *, static_keys: Collection[str] = ()
+    ) -> Mapping[str, ConfigValue]:
+        """Changes cluster-wide settings (None: back to the default) while everything runs; the
+        controller then brings what follows from them into the partition records (R17).
+
+        Raises:
+            InvalidConfig: an unknown key or a wrong value. StoreUnavailable.
+        """
+        changed = await self._steps.change_config(
+            lambda config: cluster_config.altered(config, changes, static_keys=static_keys)
+        )
+        return changed.config
 
     async def alter_topic(
         self,

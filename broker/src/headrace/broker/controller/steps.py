@@ -19,7 +19,9 @@ from headrace.broker.controller.view import ClusterView
 from headrace.broker.core import election, encoding, topic_plan, transitions
 from headrace.broker.core.election import Brokers
 from headrace.broker.core.model import (
+    AnyRecord,
     ClusterObject,
+    ConfigValue,
     PartitionRecord,
     Shard,
     TopicObject,
@@ -44,6 +46,38 @@ LogEndsByTopic = Mapping[str, topic_plan.LogEnds]
 """Topic -> partition -> broker -> log end, as far as known."""
 
 _ComputeCluster = Callable[[ClusterObject], ClusterObject | None]
+
+
+class Load:
+    """Replicas each broker has of all topics: counted at the first need and kept up to date with
+    what is placed, so that many topics in a row are spread evenly and counted once."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._counted: Counter[int] | None = None
+
+    def of(self, topic: TopicObject) -> Mapping[int, int]:
+        """The load to place the topic's partitions by; empty where there is no choice or nothing to
+        place."""
+        if len(self._view.brokers) < 2 or len(self._view.records(topic.topic_id)) > 0:
+            return {}
+        if self._counted is None:
+            self._counted = Counter()
+            for other in self._view.all_topics.values():
+                self._count(self._counted, self._view.records(other.topic_id).values())
+        return self._counted
+
+    def add(self, topic: TopicObject, made: Iterable[Shard]) -> None:
+        """Notes what was placed of a topic that had nothing before."""
+        if self._counted is not None and not self._view.records(topic.topic_id):
+            for shard in made:
+                self._count(self._counted, shard.records)
+
+    @staticmethod
+    def _count(load: Counter[int], records: Iterable[AnyRecord]) -> None:
+        for record in records:
+            if isinstance(record, PartitionRecord):
+                load.update(record.replicas)
 
 
 class TopicSteps:
@@ -81,10 +115,10 @@ class TopicSteps:
         wanted, changed = list(names), False
         for first in range(0, len(wanted), TOPICS_PER_TURN):
             writes: dict[str, tuple[str | None, bytes | None]] = {}
-            brokers = self._statuses.current()
+            brokers, load = self._statuses.current(), Load(self._view)
             for name in wanted[first : first + TOPICS_PER_TURN]:
                 ends = log_ends.get(name) if log_ends else None
-                writes.update(self._writes_for(name, brokers, elect=elect, log_ends=ends))
+                writes.update(self._writes_for(name, brokers, load, elect=elect, log_ends=ends))
             if writes:
                 changed = True
                 await self._writer.update_many(writes)
@@ -149,6 +183,19 @@ class TopicSteps:
         )
         return record
 
+    async def change_config(
+        self, compute: Callable[[Mapping[str, ConfigValue]], Mapping[str, ConfigValue]]
+    ) -> ClusterObject:
+        """Changes the cluster-wide configuration; `compute` may raise to refuse."""
+
+        def write(cluster: ClusterObject) -> ClusterObject | None:
+            config = compute(cluster.config)
+            if config == cluster.config:
+                return None
+            return replace(cluster, config=config, version=cluster.version + 1)
+
+        return await self._change_cluster(write)
+
     async def raise_store_term(self) -> int:
         """The store's next term, so that a store that goes back in time shows."""
 
@@ -158,15 +205,22 @@ class TopicSteps:
         return (await self._change_cluster(compute)).store_term
 
     def _writes_for(
-        self, name: str, brokers: Brokers, *, elect: bool, log_ends: topic_plan.LogEnds | None
+        self,
+        name: str,
+        brokers: Brokers,
+        load: Load,
+        *,
+        elect: bool,
+        log_ends: topic_plan.LogEnds | None,
     ) -> dict[str, tuple[str | None, bytes | None]]:
         topic, cluster = self._view.all_topics.get(name), self._view.cluster
         if topic is None or topic.deleting or cluster is None:
             return {}
         shards = self._view.shards(name)
         wanted = topic_plan.missing_shards(
-            topic, shards, cluster=cluster, brokers=brokers, term=self.term, load=self._load(topic)
+            topic, shards, cluster=cluster, brokers=brokers, term=self.term, load=load.of(topic)
         )
+        load.add(topic, wanted.values())
         for index, shard in shards.items() if elect else ():
             if isinstance(shard, Shard) and shard.topic_id == topic.topic_id:
                 self.highest_term_seen = max(self.highest_term_seen, shard.term)
@@ -192,17 +246,6 @@ class TopicSteps:
     def _revision(self, key: str) -> str | None:
         item = self._view.item(key)
         return item.revision if item else None
-
-    def _load(self, topic: TopicObject) -> Counter[int]:
-        """Replicas each broker has of all topics; counted only where there is a choice."""
-        load: Counter[int] = Counter()
-        if len(self._view.brokers) < 2 or len(self._view.records(topic.topic_id)) > 0:
-            return load
-        for other in self._view.all_topics.values():
-            for record in self._view.records(other.topic_id).values():
-                if isinstance(record, PartitionRecord):
-                    load.update(record.replicas)
-        return load
 
     def _say(self, topic: TopicObject, notes: Iterable[topic_plan.Note]) -> None:
         """Logs each note once, until it changes."""

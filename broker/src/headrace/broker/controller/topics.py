@@ -7,21 +7,24 @@ the controller makes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from headrace.broker.controller.brokers import BrokerStatuses
 from headrace.broker.controller.steps import TopicSteps
 from headrace.broker.controller.timing import TimeSource
 from headrace.broker.controller.updates import StoreWriter, Write
 from headrace.broker.controller.view import ClusterView
-from headrace.broker.core import encoding
+from headrace.broker.core import cluster_config, encoding
+from headrace.broker.core.cluster_config import ClusterConfig
 from headrace.broker.core.model import ConfigValue, TopicObject, Unreadable
 from headrace.broker.core.topic_config import REPLICAS_MAX, check_key, validate
 from headrace.broker.store import keys
 from headrace.broker.store.base import Item
 from headrace.protocol.errors import (
     Conflict,
+    HeadraceError,
     InvalidConfig,
     InvalidRequest,
     StoreUnavailable,
@@ -32,7 +35,6 @@ from headrace.protocol.ids import TopicId
 from headrace.protocol.limits import PARTITIONS_PER_TOPIC_MAX
 from headrace.protocol.names import check_name
 
-PARTITIONS_DEFAULT = 6
 REPLICAS_DEFAULT = 3
 COMPLETE_ATTEMPTS_MAX = 10
 COMPLETE_PAUSE_S = 0.05
@@ -40,6 +42,16 @@ COMPLETE_PAUSE_S = 0.05
 
 class _BeingDeletedError(Exception):
     """The name is still taken by a topic on its way out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewTopic:
+    """A topic that somebody wants; what is None takes the cluster's default."""
+
+    name: str
+    partitions: int | None = None
+    replicas: int | None = None
+    config: Mapping[str, ConfigValue] | None = None
 
 
 class Topics:
@@ -71,22 +83,85 @@ class Topics:
         config: Mapping[str, ConfigValue] | None = None,
     ) -> TopicObject:
         """See `Coordination.create_topic`."""
-        topic = TopicObject(
+        topic = self._new(name, partitions=partitions, replicas=replicas, config=config)
+        return await self._create_or_fail(topic)
+
+    async def create_many(self, wanted: Sequence[NewTopic]) -> list[TopicObject | HeadraceError]:
+        """See `Coordination.create_topics`: few calls of the store for all, instead of a few for
+        each."""
+        outcomes: list[TopicObject | HeadraceError] = [self._try_new(each) for each in wanted]
+        names = Counter(each.name for each in wanted)
+        made: list[TopicObject] = []
+        for at, each in enumerate(outcomes):
+            if isinstance(each, TopicObject) and names[each.name] > 1:
+                outcomes[at] = InvalidRequest(f"topic {each.name!r} is named twice")
+            elif isinstance(each, TopicObject) and each.name in self._view.all_topics:
+                outcomes[at] = await self._outcome(self._create_or_fail(each))
+            elif isinstance(each, TopicObject):
+                made.append(each)
+        await self._writer.update_many(
+            {keys.topic(each.name): (None, encoding.encode_topic(each)) for each in made}
+        )
+        await self._steps.advance([each.name for each in made], elect=False)
+        for at, each in enumerate(outcomes):
+            if isinstance(each, TopicObject) and each in made and not self._is_complete(each):
+                outcomes[at] = await self._outcome(self._create_or_fail(each))
+        return outcomes
+
+    async def _create_or_fail(self, topic: TopicObject) -> TopicObject:
+        for _ in range(COMPLETE_ATTEMPTS_MAX):
+            try:
+                await self._writer.update(keys.topic(topic.name), lambda item: _create(item, topic))
+                return await self._complete(topic)
+            except _BeingDeletedError:
+                await self._steps.finish_deletion(topic.name)
+        raise Conflict(f"topic {topic.name!r} is being deleted: try again in a moment")
+
+    def _is_complete(self, topic: TopicObject) -> bool:
+        present = self._view.topic(topic.name)
+        if present is None or present.topic_id != topic.topic_id:
+            return False
+        return len(self._view.records(topic.topic_id)) >= topic.partition_count
+
+    @staticmethod
+    async def _outcome(work: Awaitable[TopicObject]) -> TopicObject | HeadraceError:
+        try:
+            return await work
+        except HeadraceError as error:
+            return error
+
+    def _try_new(self, wanted: NewTopic) -> TopicObject | HeadraceError:
+        try:
+            return self._new(
+                wanted.name, partitions=wanted.partitions, replicas=wanted.replicas,
+                config=wanted.config,
+            )  # fmt: skip
+        except HeadraceError as error:
+            return error
+
+    def _new(
+        self,
+        name: str,
+        *,
+        partitions: int | None,
+        replicas: int | None,
+        config: Mapping[str, ConfigValue] | None,
+    ) -> TopicObject:
+        """A topic that isn't there yet, checked."""
+        defaults = self._defaults()
+        return TopicObject(
             name=check_name(name, kind="topic"),
             topic_id=self._new_id(),
             partition_count=_checked_partitions(
-                PARTITIONS_DEFAULT if partitions is None else partitions
+                defaults.num_partitions if partitions is None else partitions
             ),
-            replicas=self._checked_replicas(replicas),
+            replicas=self._checked_replicas(replicas, defaults.default_replication_factor),
             config=validate(config or {}),
         )
-        for _ in range(COMPLETE_ATTEMPTS_MAX):
-            try:
-                await self._writer.update(keys.topic(name), lambda item: _create(item, topic))
-                return await self._complete(topic)
-            except _BeingDeletedError:
-                await self._steps.finish_deletion(name)
-        raise Conflict(f"topic {name!r} is being deleted: try again in a moment")
+
+    def _defaults(self) -> ClusterConfig:
+        cluster = self._view.cluster
+        return cluster_config.resolve(cluster.config if cluster else {})
 
     async def alter(
         self,
@@ -141,10 +216,10 @@ class Topics:
             " as enough brokers are live and the store answers"
         )
 
-    def _checked_replicas(self, replicas: int | None) -> int:
+    def _checked_replicas(self, replicas: int | None, default: int) -> int:
         brokers = self._statuses.current().values()
         live = sum(status.live and status.state == "running" for status in brokers)
-        wanted = min(REPLICAS_DEFAULT, max(live, 1)) if replicas is None else replicas
+        wanted = min(default, max(live, 1)) if replicas is None else replicas
         if not 1 <= wanted <= REPLICAS_MAX:
             raise InvalidRequest(f"replicas: {wanted} is not between 1 and {REPLICAS_MAX}")
         if wanted > live:

@@ -202,7 +202,7 @@ def check_key(name: str) -> str:
         InvalidConfig: there is none; names a similar one.
     """
     if name not in TOPIC_CONFIG:
-        raise InvalidConfig(f"{name[:80]!r} is no topic setting{_suggestion(name)}")
+        raise InvalidConfig(f"{name[:80]!r} is no topic setting{suggestion(name, TOPIC_CONFIG)}")
     return name
 
 
@@ -212,7 +212,15 @@ def normalise(name: str, value: ConfigValue) -> ConfigValue:
     Raises:
         InvalidConfig: see `validate`.
     """
-    key = TOPIC_CONFIG[check_key(name)]
+    return normalise_by(TOPIC_CONFIG[check_key(name)], value)
+
+
+def normalise_by(key: ConfigKey, value: ConfigValue) -> ConfigValue:
+    """One value as its key wants it.
+
+    Raises:
+        InvalidConfig: it is of another type or out of bounds.
+    """
     return _PARSERS[key.kind](key, value)
 
 
@@ -238,7 +246,7 @@ def effective(
     written by another version or by hand, and no topic stands still for that."""
     found: dict[str, Setting] = {}
     for key in _KEYS:
-        setting = _first_valid(key, (("topic", config), ("cluster", defaults)))
+        setting = first_valid(key, (("topic", config), ("cluster", defaults)))
         if setting is None:
             computed = 2 if replicas >= 3 else 1
             setting = Setting(key.default if key.default is not None else computed, "default")
@@ -287,25 +295,27 @@ def resolve(
     )
 
 
-def _first_valid(
+def first_valid(
     key: ConfigKey, sources: tuple[tuple[Source, Mapping[str, ConfigValue]], ...]
 ) -> Setting | None:
+    """The value of the first source that has one which this version can read."""
     for source, values in sources:
         if key.name in values:
             try:
-                return Setting(normalise(key.name, values[key.name]), source)
+                return Setting(normalise_by(key, values[key.name]), source)
             except InvalidConfig:
                 continue
     return None
 
 
-def _suggestion(name: str) -> str:
+def suggestion(name: str, table: Mapping[str, ConfigKey]) -> str:
+    """For an error about an unknown key: a similar one of the table, or all of them."""
     near = difflib.get_close_matches(
-        name[:80].lower().replace("_", ".").replace("-", "."), TOPIC_CONFIG, n=1
+        name[:80].lower().replace("_", ".").replace("-", "."), table, n=1
     )
     if near:
         return f"; did you mean {near[0]}?"
-    return f"; there are {', '.join(TOPIC_CONFIG)}"
+    return f"; there are {', '.join(table)}"
 
 
 def _parse_int(key: ConfigKey, value: ConfigValue) -> ConfigValue:
