@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from headrace.broker.api.shielding import to_the_end
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
-from headrace.protocol.errors import HeadraceError, InvalidRequest
+from headrace.protocol.errors import HeadraceError, InvalidRequest, RequestTimedOut
 from headrace.protocol.ids import TopicIdPartition
 from headrace.protocol.models import (
     DeleteRecordsPart,
@@ -16,6 +17,9 @@ from headrace.protocol.models import (
     OffsetAnswer,
     OffsetQuery,
 )
+
+SETTLE_S = 3.0
+"""How long a question waits for a new leader to know what is committed."""
 
 
 class Offsets:
@@ -26,7 +30,7 @@ class Offsets:
 
     async def answer_all(self, queries: Sequence[OffsetQuery]) -> list[OffsetAnswer]:
         """Answers every question, with an error where one can't be."""
-        return [await self._answer(each) for each in queries]
+        return list(await asyncio.gather(*map(self._answer, queries)))
 
     async def _answer(self, query: OffsetQuery) -> OffsetAnswer:
         answer = OffsetAnswer(query.topic, query.partition)
@@ -52,6 +56,7 @@ class Offsets:
         try:
             self._manager.writable_topic(part.topic)
             partition = self._find(part.topic, part.partition)
+            await _settle(partition)
             before = part.before_offset
             await partition.delete_before(partition.high_watermark if before == -1 else before)
             result.log_start_offset = partition.log.start_offset
@@ -65,7 +70,22 @@ class Offsets:
         return found
 
 
+async def _settle(partition: Partition) -> None:
+    """Waits until a new leader's high watermark has passed all that readers may have seen under the
+    one before (KIP-207)."""
+    try:
+        async with asyncio.timeout(SETTLE_S):
+            await partition.own_epoch_committed()
+    except TimeoutError:
+        raise RequestTimedOut(
+            f"{partition.name}: its leader is new, and not enough replicas have caught up within"
+            f" {SETTLE_S:g} s to say what is committed; ask again"
+        ) from None
+
+
 async def _look_up(partition: Partition, query: OffsetQuery) -> tuple[int | None, int | None]:
+    if query.at != "earliest":
+        await _settle(partition)
     end_offset = partition.high_watermark
     if query.at == "earliest":
         return partition.log.start_offset, None

@@ -63,6 +63,7 @@ class Outcome:
     result: ProduceResult
     partition: Partition | None = None
     last_offset: int = -1
+    leader_epoch: int = -1
     throttle_s: float = 0.0
     error: HeadraceError | None = None
 
@@ -74,9 +75,13 @@ class Outcome:
 
     @property
     def is_late(self) -> bool:
-        """Whether it is written and not committed yet."""
+        """Whether it is written and not known to be committed. Once somebody else led, another
+        record may be at its offset: then the high watermark says nothing of it."""
         partition = self.partition
-        return partition is not None and self.last_offset >= partition.high_watermark
+        if partition is None:
+            return False
+        is_same = partition.leading and partition.leader_epoch == self.leader_epoch
+        return not is_same or self.last_offset >= partition.high_watermark
 
     @property
     def has_readers(self) -> bool:
@@ -166,6 +171,7 @@ class Produce:
         result.append_time_ms = appended.append_time_ms
         result.log_start_offset = partition.log.start_offset
         outcome.partition, outcome.last_offset = partition, appended.last_offset
+        outcome.leader_epoch = partition.leader_epoch
         outcome.throttle_s = self._quotas.charge(partition.rates.produce, len(batch))
         return outcome
 
@@ -180,7 +186,9 @@ class Produce:
         if not late:
             return
         tasks = [
-            asyncio.ensure_future(each.partition.committed(each.last_offset))
+            asyncio.ensure_future(
+                each.partition.committed(each.last_offset, leader_epoch=each.leader_epoch)
+            )
             for each in late
             if each.partition is not None
         ]

@@ -490,6 +490,7 @@ class PartitionManager:
             log.error("retention of %s failed: %s", partition.name, error)
             return
         if removed:
+            partition.start_moved()
             log.info("%s: retention removed %d segments", partition.name, removed)
 
     def _defaults(self) -> Mapping[str, ConfigValue]:

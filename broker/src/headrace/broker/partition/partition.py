@@ -358,11 +358,12 @@ class Partition:
         """Moves it as far as every in-sync replica has the log, and wakes who waited for that."""
         if not self.leading:
             return
-        end = self.written_end
+        log = self.log
+        end = log.flushed_offset if log.config.flush is FlushPolicy.BATCH else log.end_offset
         if not self._alone:
             assert self.replicas is not None
             end = self.replicas.committed_end(end)
-        if end > self.log.high_watermark:
+        if end > log.high_watermark:
             self._commit(end)
 
     def learn_high_watermark(self, offset: int) -> None:
@@ -476,6 +477,12 @@ class Partition:
             )
         if offset > self.log.start_offset:
             await self.log.advance_start(offset)
+            self.start_moved()
+
+    def start_moved(self) -> None:
+        """Followers are told where the log starts now."""
+        for watcher in self.watchers.values():
+            watcher.on_committed()
 
     def subscribe(self, reader: ReadWaiter) -> None:
         """Wakes `reader` at every change from now on."""

@@ -277,11 +277,8 @@ class LeaderLoop:
             position += result.length
             where = TopicIdPartition(TopicId(result.topic_id), result.partition)
             followed = self._parts.get(where)
-            if followed is None:
-                continue
-            if not followed.is_current:
-                followed.listed_end = -1
-                continue
+            if followed is None or not followed.is_current or followed.listed_end < 0:
+                continue  # it is followed no longer, or anew: then it isn't listed yet
             self._take_one(where, followed, result, piece)
             await self._follow_start(followed, result)
             breath += result.length
@@ -347,4 +344,5 @@ class LeaderLoop:
                 del self._later[where]
                 self._list_anew(where)
             if self._later:
-                await self._context.time.sleep(max(0.005, min(self._later.values()) - now_s))
+                pause_s = min(self._later.values()) - now_s
+                await self._context.time.sleep(min(max(pause_s, 0.005), BACKOFF_S))

@@ -127,7 +127,10 @@ class IsrChanges:
             self._stats.unknown_outcomes += len(sent)
             raise
         for each, outcome in zip(sent, outcomes, strict=True):
-            await self._settle(each, outcome)
+            try:
+                await self._settle(each, outcome)
+            except HeadraceError as error:
+                log.info("%s stays unsettled: %s", each.change.key, error)
         if self._due:
             self._work.set()
 
