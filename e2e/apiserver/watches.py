@@ -39,6 +39,7 @@ class Stream:
     is_silent: bool = False
     is_dropped: bool = False
     is_expired: bool = False
+    skipped: int = 0
 
     def kind_of(self, event: Event) -> str | None:
         """What the client is told: a selector makes objects come and go; None: nothing."""
@@ -56,6 +57,10 @@ class Stream:
         """One line."""
         line = json.dumps({"type": kind, "object": value}, separators=(",", ":"))
         await self.response.write(line.encode() + b"\n")
+
+    def skip(self, events: int = 1) -> None:
+        """The next events are never told, as by a watch cache that missed them."""
+        self.skipped += events
 
     def drop(self) -> None:
         """Cuts the connection without a good-bye."""
@@ -133,7 +138,10 @@ class Watches:
             return False
         for event in events:
             stream.position = event.revision
-            if kind := stream.kind_of(event):
+            kind = stream.kind_of(event)
+            if kind and stream.skipped:
+                stream.skipped -= 1
+            elif kind:
                 value: Any = event.object
                 if kind == "DELETED" and event.type != "DELETED":
                     revision = event.object["metadata"]["resourceVersion"]
