@@ -22,6 +22,7 @@ class ClusterProcesses:
         shared = {
             "HEADRACE_STORE": f"sqlite:{self.store_path}",
             "HEADRACE_CLUSTER_SECRET_FILE": str(secret),
+            "HEADRACE_BROKERS_EXPECTED": str(count),
             **environment,
         }
         self.brokers = [

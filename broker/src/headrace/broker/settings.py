@@ -56,6 +56,12 @@ class Settings:
         "headrace",
         "With store=kubernetes: the name that the cluster's objects begin with.",
     )
+    brokers_expected: int = _key(
+        "brokers.expected",
+        1,
+        "Brokers that shall run before the system's topics are made, so that these are replicated"
+        " from the start; after 30 s they are made with those that run.",
+    )
     rack: str = _key("rack", "", "Rack or zone of this broker, for placement.")
     cluster_secret_file: str = _key(
         "cluster.secret.file",
@@ -113,6 +119,11 @@ class Settings:
         "replica.lag.time.max.ms",
         10_000,
         "A follower that hasn't caught up for so long leaves the in-sync replicas.",
+    )
+    offsets_retention_ms: int = _key(
+        "offsets.retention.ms",
+        604_800_000,
+        "Committed offsets of a group without members are kept so long; 7 days.",
     )
     partitions_max: int = _key(
         "partitions.max", 20_000, "Partitions on this broker; topics that need more are refused."
@@ -199,6 +210,11 @@ _NOT_COUNTS = frozenset(
 )
 
 _BY_KEY = {item.metadata["key"]: item for item in dataclasses.fields(Settings)}
+
+
+def static_keys() -> frozenset[str]:
+    """The keys of all settings of a broker."""
+    return frozenset(each.metadata["key"] for each in dataclasses.fields(Settings))
 
 
 def load(

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.dev_cluster import DevCluster, DevFault, missing_broker_extra
-from headrace.cli.dev_plan import ClusterPlan, plan_cluster
+from headrace.cli.dev_cluster import DevCluster, DevFault, brokers_in, missing_broker_extra
+from headrace.cli.dev_plan import ClusterPlan, broker_count, plan_cluster
 from headrace.cli.options import DEFAULT_BOOTSTRAP
 from headrace.cli.output import notice
 from headrace.cli.session import REFUSED, WRONG_USAGE, fail
@@ -22,7 +22,12 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def dev(
-    brokers: Annotated[int, typer.Option(help="How many brokers.", min=1)] = 1,
+    brokers: Annotated[
+        int | None,
+        typer.Option(
+            help="How many brokers.", min=1, show_default="3, or as many as DIR has data of"
+        ),
+    ] = None,
     data_dir: Annotated[
         Path, typer.Option(metavar="DIR", help="Where data lives; it is kept between runs.")
     ] = Path("headrace-data"),
@@ -39,14 +44,9 @@ def dev(
     A broker that dies is started again after a second. DATA_DIR/dev.json lists the brokers with
     their addresses and process ids.
     """
-    if brokers > 1:
-        fail(
-            f"error: --brokers {brokers}: this version has no replication between brokers yet;"
-            " only one broker can be run",
-            code=WRONG_USAGE,
-        )
     try:
-        plan = plan_cluster(brokers=brokers, data_dir=data_dir.absolute(), port=port)
+        count = broker_count(brokers, present=brokers_in(data_dir))
+        plan = plan_cluster(brokers=count, data_dir=data_dir.absolute(), port=port)
     except ValueError as error:
         fail(f"error: {error}", code=WRONG_USAGE)
     try:
@@ -95,6 +95,8 @@ def _greet(plan: ClusterPlan) -> None:
     """Say where the cluster is and what to try next."""
     where = "" if plan.bootstrap == DEFAULT_BOOTSTRAP else f" --bootstrap {plan.bootstrap}"
     notice(f"headrace is ready at {plan.bootstrap} (data in {plan.data_dir}). Ctrl-C stops it.")
+    if len(plan.brokers) > 1:
+        notice(f"brokers: {', '.join(broker.url for broker in plan.brokers)}")
     notice("try, in another terminal:")
     notice(f"  headrace topic create hello --partitions 1{where}")
     notice(f"  echo world | headrace produce hello{where}")

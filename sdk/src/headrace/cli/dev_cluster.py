@@ -74,8 +74,8 @@ class DevCluster:
 
     @property
     def bootstrap(self) -> str:
-        """The address to give to clients."""
-        return self.plan.bootstrap
+        """The addresses to give to clients."""
+        return self.plan.addresses
 
     async def __aenter__(self) -> DevCluster:
         await self.start()
@@ -284,16 +284,26 @@ def describe_exit(code: int) -> str:
     return f"ended with exit code {code}"
 
 
-def free_port_pair(host: str = "127.0.0.1") -> int:
-    """A port that is free together with the next one, for clusters that nobody needs to find."""
+def brokers_in(data_dir: Path) -> int:
+    """How many brokers have data in the folder."""
+    found = 0
+    while (data_dir / f"broker-{found}").is_dir():
+        found += 1
+    return found
+
+
+def free_port_pair(host: str = "127.0.0.1", *, brokers: int = 1) -> int:
+    """The first of as many free ports in a row as the brokers need, for clusters that nobody has to
+    find."""
     for _ in range(100):
-        with socket.socket() as first, socket.socket() as second:
+        with contextlib.ExitStack() as held, contextlib.suppress(OSError, OverflowError):
+            first = held.enter_context(socket.socket())
             first.bind((host, 0))
             port: int = first.getsockname()[1]
-            with contextlib.suppress(OSError, OverflowError):
-                second.bind((host, port + 1))
-                return port
-    raise DevFault("no two neighbouring free ports found")
+            for offset in range(1, PORTS_PER_BROKER * brokers):
+                held.enter_context(socket.socket()).bind((host, port + offset))
+            return port
+    raise DevFault(f"no {PORTS_PER_BROKER * brokers} free ports in a row found")
 
 
 def _check_ports(plan: ClusterPlan) -> None:

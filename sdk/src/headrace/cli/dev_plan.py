@@ -4,7 +4,7 @@ DATA_DIR/dev.json          {"brokers": [{"id", "url", "pid"}]}, for tests and sc
 DATA_DIR/dev.lock          held by the `headrace dev` that uses the folder
 DATA_DIR/cluster.secret    what the brokers know each other by
 DATA_DIR/cluster.sqlite    the cluster's store, shared by the brokers
-DATA_DIR/broker-0/         a broker's data
+DATA_DIR/broker-0/ ...     each broker's data
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ PORTS_PER_BROKER = 2
 """Broker i listens on port + 2i (clients, peers) and port + 2i + 1 (health, metrics)."""
 
 PORT_MAX = 65_535
+
+BROKERS_DEFAULT = 3
+"""Of a new cluster: the fewest that survive the loss of one."""
 
 
 class DevBroker(msgspec.Struct):
@@ -83,8 +86,29 @@ class ClusterPlan:
 
     @property
     def bootstrap(self) -> str:
-        """The address to give to clients."""
+        """The address to give to people; any broker's would do."""
         return self.brokers[0].url
+
+    @property
+    def addresses(self) -> str:
+        """All brokers' addresses, as clients take them: whichever is up will answer."""
+        return ",".join(broker.url for broker in self.brokers)
+
+
+def broker_count(asked: int | None, *, present: int) -> int:
+    """How many brokers to run over a folder with the data of `present` brokers.
+
+    Raises:
+        ValueError: fewer than have data, which would leave partitions without their replicas.
+    """
+    if asked is None:
+        return present or BROKERS_DEFAULT
+    if asked < present:
+        raise ValueError(
+            f"--brokers {asked}: the data folder is of {present} brokers; run as many, or choose"
+            " another folder with --data-dir"
+        )
+    return asked
 
 
 def plan_cluster(
@@ -97,14 +121,17 @@ def plan_cluster(
     """
     if port < 1 or port + PORTS_PER_BROKER * brokers - 1 > PORT_MAX:
         raise ValueError(f"ports from {port} up: {brokers} broker(s) don't fit into 1-{PORT_MAX}")
-    plans = tuple(_plan_broker(index, data_dir, port, host) for index in range(brokers))
+    plans = tuple(_plan_broker(index, brokers, data_dir, port, host) for index in range(brokers))
     return ClusterPlan(data_dir=data_dir, brokers=plans)
 
 
-def _plan_broker(index: int, data_dir: Path, first_port: int, host: str) -> BrokerPlan:
+def _plan_broker(
+    index: int, brokers: int, data_dir: Path, first_port: int, host: str
+) -> BrokerPlan:
     port = first_port + PORTS_PER_BROKER * index
     environment = {
         "HEADRACE_BROKER_ID": str(index),
+        "HEADRACE_BROKERS_EXPECTED": str(brokers),
         "HEADRACE_DATA_DIR": str(data_dir / f"broker-{index}"),
         "HEADRACE_HOST": host,
         "HEADRACE_PORT": str(port),

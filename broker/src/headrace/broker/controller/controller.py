@@ -43,6 +43,10 @@ OFFSETS_CONFIG: Mapping[str, ConfigValue] = {"cleanup.policy": "compact", "segme
 TERM_PERIOD_S = 60.0
 """How often the store's term is raised while nothing else happens."""
 
+EXPECTED_WAIT_S = 30.0
+"""How long the controller waits for the brokers that are expected before it makes the system's
+topics with those that are there."""
+
 DEBOUNCE_S = 0.02
 """Pause before reacting to changes, so that many of them are one round."""
 
@@ -61,7 +65,12 @@ class Controller:
         *,
         own: Callable[[], Registration],
         clock: TimeSource,
+        brokers_expected: int = 1,
     ) -> None:
+        """`brokers_expected`: so many shall run before the system's topics are made, so that they
+        are spread and replicated from the beginning; they aren't waited for for ever."""
+        self._brokers_expected = brokers_expected
+        self._began_s = clock.monotonic()
         self._writer = writer
         self._view = view
         self._steps = steps
@@ -194,7 +203,8 @@ class Controller:
         if OFFSETS_TOPIC in self._view.all_topics:
             return
         running = [s for s in self._statuses.current().values() if s.live and s.state == "running"]
-        if not running:
+        is_patient = self._clock.monotonic() - self._began_s < EXPECTED_WAIT_S
+        if not running or (is_patient and len(running) < self._brokers_expected):
             return
         try:
             await self._topics.create(

@@ -69,6 +69,7 @@ class Coordination:
         log_end_of: LogEndOf = lambda _topic_id, _partition: None,
         clock: TimeSource = SYSTEM_TIME,
         new_id: Callable[[], TopicId] = new_topic_id,
+        brokers_expected: int = 1,
     ) -> None:
         """`local`: what the data directory says, read under its lock. `prepare` writes the
         volume's meta durably; it is awaited before each registration (R21). `on_overtaken(why)`:
@@ -101,6 +102,7 @@ class Coordination:
             log_ends,
             own=lambda: self._membership.registration,
             clock=clock,
+            brokers_expected=brokers_expected,
         )
         self._prober = Prober(
             peers, self.view, self._statuses, self._controller,
