@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -99,3 +100,40 @@ async def test_all_acknowledged_records_survive_the_leader(
     other = clients[(second.leader + 1) % 3]
     await partition_once(other, "t", not_led_by=second.leader)
     assert await values_of(other, "t") == [*sent, "after"]
+
+
+def log_directory(cluster: ClusterProcesses, broker_id: int, topic: TopicInfo) -> Path:
+    return cluster.brokers[broker_id].data_dir / "partitions" / topic.topic_id / "0"
+
+
+async def test_a_replica_that_lost_its_log_leaves_the_isr_and_copies_it_anew(
+    cluster: ClusterProcesses, clients: list[Http]
+) -> None:
+    await clients[0].good("POST", routes.TOPICS, {"name": "t", "partitions": 1, "replicas": 3})
+    first = await partition_once(clients[0], "t", isr={0, 1, 2})
+    sent = [f"a{index}" for index in range(20)]
+    await send(clients[0], "t", sent)
+    topic = await describe(clients[0], "t")
+    lost, damaged = [index for index in range(3) if index != first.leader]
+    leader = clients[first.leader or 0]
+
+    cluster.brokers[lost].kill()
+    shutil.rmtree(log_directory(cluster, lost, topic))
+    cluster.brokers[lost].start()
+    await partition_once(leader, "t", isr={0, 1, 2})
+
+    cluster.brokers[damaged].kill()
+    [segment] = log_directory(cluster, damaged, topic).glob("*.log")
+    data = bytearray(segment.read_bytes())
+    data[100] ^= 1
+    segment.write_bytes(data)
+    cluster.brokers[damaged].start()
+    await partition_once(leader, "t", isr={0, 1, 2})
+    assert "copied anew" in cluster.brokers[lost].log_text
+    assert "copied anew" in cluster.brokers[damaged].log_text
+
+    assert first.leader is not None
+    cluster.brokers[first.leader].kill()
+    second = await partition_once(clients[lost], "t", not_led_by=first.leader)
+    assert second.leader is not None
+    assert await values_of(clients[second.leader], "t") == sent

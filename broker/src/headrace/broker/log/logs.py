@@ -122,6 +122,7 @@ class Logs:
         )
         self._begun = True
         await self._io.run(self._volume.empty_trash)
+        await self._io.run(self._volume.empty_moved)
 
     async def add(self, wanted: Iterable[TopicIdPartition]) -> None:
         """Makes the directories of new partitions, durably; those that are there stay.
@@ -144,6 +145,15 @@ class Logs:
         A directory that can't be moved now is found, and removed, at the next start.
         """
         gone = list(unwanted)
+        self._let_go(gone)
+        try:
+            await self._io.run(self._volume.delete_partitions, gone)
+            await self._io.run(self._volume.empty_trash)
+        except OSError as error:
+            log.warning("%d directories of deleted topics stay: %s", len(gone), error)
+
+    def _let_go(self, gone: Iterable[TopicIdPartition]) -> None:
+        """Closes logs whose directories are about to go."""
         for where in gone:
             for names in (self._made, self._unrecovered, self._curable):
                 names.discard(where)
@@ -152,11 +162,43 @@ class Logs:
             if closed is not None:
                 self.flusher.forget(closed)
                 closed.discard()
+
+    async def move_out(self, unwanted: Sequence[TopicIdPartition]) -> None:
+        """Closes replicas that are other brokers' now; their directories are kept in `moved/` until
+        `empty_moved` or the next start (R26).
+
+        Raises:
+            StorageFull, PartitionOffline: they can't be moved.
+        """
+        self._let_go(unwanted)
         try:
-            await self._io.run(self._volume.delete_partitions, gone)
-            await self._io.run(self._volume.empty_trash)
+            await self._io.run(self._volume.move_out, unwanted)
         except OSError as error:
-            log.warning("%d directories of deleted topics stay: %s", len(gone), error)
+            raise _refused(error) from error
+
+    async def empty_moved(self) -> None:
+        """Frees the space of all that was moved out."""
+        try:
+            await self._io.run(self._volume.empty_moved)
+        except OSError as error:
+            log.warning("replicas moved away keep their space: %s", error)
+
+    async def replace(self, broken: Sequence[TopicIdPartition]) -> None:
+        """Closes broken logs and moves what is left of their directories to `stray/`, where it is
+        kept; `add` makes new ones then (R23).
+
+        Raises:
+            StorageFull, PartitionOffline: they can't be moved.
+        """
+        self._let_go(broken)
+        try:
+            await self._io.run(self._volume.set_aside, broken)
+        except OSError as error:
+            raise _refused(error) from error
+
+    def is_curable(self, where: TopicIdPartition) -> bool:
+        """Whether the log could only not be opened for a lack (space, descriptors) that passes."""
+        return where in self._curable
 
     async def set_aside(self, unknown: Iterable[TopicIdPartition]) -> None:
         """Moves directories of topics that nobody knows to `stray/`, where they are kept (R25)."""

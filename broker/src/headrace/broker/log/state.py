@@ -27,6 +27,10 @@ from headrace.protocol.ids import TopicIdPartition
 FAILED_FILE = "failed"
 """In a log's directory: why it went offline; there until the directory is replaced."""
 
+DIVERGED = "another history"
+"""In the reason of a log that went offline because its leader contradicts what was committed: never
+replaced by itself (R15)."""
+
 ATTEMPTS_MAX = 5
 """How often a question is put again when retention or truncation changed the log under it."""
 

@@ -102,6 +102,11 @@ class Contents(msgspec.Struct, frozen=True):
 _checkpoint_decoder = msgspec.msgpack.Decoder(list[_CheckpointEntry])
 
 
+MOVED = "moved"
+"""Folder of replicas that were moved to other brokers: kept for a while, in case that was an
+error."""
+
+
 class Volume:
     """A data directory that this process holds the lock of; see `open`."""
 
@@ -170,7 +175,7 @@ class Volume:
     def _read(self, cluster_id: str | None, broker_id: int) -> None:
         self._check_writable()
         self._read_meta(cluster_id, broker_id)
-        for name in ("partitions", "trash", "stray"):
+        for name in ("partitions", "trash", "stray", MOVED):
             self.disk.make_directory(self._at(name))
         self.disk.sync_directory(self.path)
         self._read_journals()
@@ -405,6 +410,17 @@ class Volume:
         """Moves directories that nobody knows, or that are damaged, to `stray/` and keeps them.
         Crash within: as `delete_partitions`. Raises OSError."""
         self._move(partition_ids, "stray")
+
+    def move_out(self, partition_ids: Iterable[TopicIdPartition]) -> None:
+        """Moves directories of replicas that other brokers have now to `moved/`, until
+        `empty_moved` or the next start. Crash within: as `delete_partitions`. Raises OSError."""
+        self._move(partition_ids, MOVED)
+
+    def empty_moved(self) -> None:
+        """Frees the space of replicas moved away; slow, for a thread. Crash within: the rest goes
+        next time."""
+        for entry in self.disk.list_directory(self._at(MOVED)):
+            self.disk.remove_tree(self._at(MOVED, entry.name))
 
     def _move(self, partition_ids: Iterable[TopicIdPartition], folder: str) -> None:
         keys = list(partition_ids)

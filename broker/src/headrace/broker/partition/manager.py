@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 
 from headrace.broker.clock import Clock
 from headrace.broker.controller.view import (
@@ -19,7 +19,8 @@ from headrace.broker.controller.view import (
     TopicTombstoned,
     ViewEvent,
 )
-from headrace.broker.core import topic_config
+from headrace.broker.core import broken_replica, topic_config
+from headrace.broker.core.broken_replica import Mending
 from headrace.broker.core.compaction import CleaningPolicy
 from headrace.broker.core.model import (
     AnyRecord,
@@ -34,6 +35,7 @@ from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.log.config import FlushPolicy, LogConfig
 from headrace.broker.log.log import Log
 from headrace.broker.log.logs import Logs
+from headrace.broker.log.state import DIVERGED
 from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.quotas import Quotas
 from headrace.protocol.errors import (
@@ -43,6 +45,7 @@ from headrace.protocol.errors import (
     NotLeader,
     PartitionNotFound,
     PartitionOffline,
+    StoreUnavailable,
     TopicNotFound,
 )
 from headrace.protocol.ids import TopicId, TopicIdPartition
@@ -56,6 +59,13 @@ OPEN_AT_ONCE = 64
 
 RETRY_S = 5.0
 """Pause before partitions that could not be made or opened are tried again."""
+
+MOVED_KEPT_S = 600.0
+"""How long the files of replicas that other brokers have now are kept."""
+
+
+async def _nobody_to_tell(topic_id: TopicId, partition: int) -> None:
+    raise StoreUnavailable("nobody is there to tell that a replica broke")
 
 
 class PartitionManager:
@@ -83,6 +93,14 @@ class PartitionManager:
         self._failures: dict[TopicIdPartition, HeadraceError] = {}
         self._due: dict[TopicIdPartition, None] = {}
         self._gone: dict[TopicId, None] = {}
+        self._lost: set[TopicIdPartition] = set()
+        """Replicas of the manifest whose directory is missing."""
+        self._mending: dict[TopicIdPartition, asyncio.Task[None]] = {}
+        self._moved_s: float | None = None
+        self.replaced = 0
+        """Broken logs that were set aside for a new copy."""
+        self.mark_failed: Callable[[TopicId, int], Awaitable[None]] = _nobody_to_tell
+        """Takes this broker's broken replica out of ISR and ELR (R23)."""
         self._work = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -216,6 +234,7 @@ class PartitionManager:
         assigned = []
         for where in self._all_mine():
             if where in lost:
+                self._lost.add(where)
                 self._failures[where] = PartitionOffline(
                     f"the directory of partition {where.partition} is gone from the data volume:"
                     " restore it, or delete the topic"
@@ -252,6 +271,7 @@ class PartitionManager:
         dead = [each for each in strangers if self._view.is_tombstoned(each.topic_id)]
         await self._logs.remove(dead)
         await self._logs.set_aside([each for each in strangers if each not in set(dead)])
+        await self._logs.move_out([each for each in found if self._is_moved(each)])
 
     def serve_as(self, session: int, generation: Generation | None = None) -> None:
         """From now on leads what the view says that this session leads, with log contents of this
@@ -289,12 +309,16 @@ class PartitionManager:
 
     async def run(self) -> None:
         """The worker; runs until cancelled."""
-        while True:
-            await self._work.wait()
-            self._work.clear()
-            await self._work_off()
-            if not self._work.is_set():
-                self._idle.set()
+        try:
+            while True:
+                await self._work.wait()
+                self._work.clear()
+                await self._work_off()
+                if not self._work.is_set():
+                    self._idle.set()
+        finally:
+            for task in self._mending.values():
+                task.cancel()
 
     async def _work_off(self) -> None:
         due, self._due = list(self._due), {}
@@ -311,6 +335,7 @@ class PartitionManager:
                 for where in part:
                     self._configure(where)
                     self._take_role(where, self._view.record(*where))
+                    self._mend(where)
             except Exception as error:
                 log.exception("partitions could not be opened, they are tried again")
                 self._try_again_later(part, PartitionOffline(f"it could not be opened: {error}"))
@@ -330,6 +355,7 @@ class PartitionManager:
         return (
             where not in self._partitions
             and where not in self._failures
+            and where not in self._mending
             and self._is_mine(where)
             and not self._view.is_tombstoned(where.topic_id)
         )
@@ -380,6 +406,7 @@ class PartitionManager:
         if partition is not None and failed.failure is not None:
             log.error("%s went offline: %s", partition.name, failed.failure)
             partition.fail(failed.failure)
+            self._mark([partition.id])
 
     def _configure(self, where: TopicIdPartition) -> None:
         """Takes the topic's settings as they are now."""
@@ -457,6 +484,87 @@ class PartitionManager:
         if was_leading and is_internal(partition.topic):
             self.on_resign(partition)
 
+    # --- replicas that can't stay as they are -----------------------------------------------------
+
+    def _mend(self, where: TopicIdPartition) -> None:
+        """Moves a replica out that is another broker's now (R26), and replaces one whose log broke,
+        once it counts no more (R23)."""
+        record = self._view.record(*where)
+        if where in self._mending or not isinstance(record, PartitionRecord) or self._me is None:
+            return
+        if self._is_moved(where):
+            if where in self._partitions or where in self._failures:
+                self._start_mending(where, self._move_out(where))
+        elif self._is_broken(where):
+            step = broken_replica.next_step(record, self._broker_id)
+            if step is Mending.LEAVE:
+                self._start_mending(where, self._leave(where))
+            elif step is Mending.REPLACE:
+                self._start_mending(where, self._replace(where))
+
+    def _is_moved(self, where: TopicIdPartition) -> bool:
+        record = self._view.record(*where)
+        return isinstance(record, PartitionRecord) and self._broker_id not in record.replicas
+
+    def _is_broken(self, where: TopicIdPartition) -> bool:
+        if where in self._lost:
+            return True
+        partition = self._partitions.get(where)
+        failure = None if partition is None else partition.log.failure
+        if failure is None or DIVERGED in failure.message:
+            return False
+        return not self._logs.is_curable(where)
+
+    def _start_mending(self, where: TopicIdPartition, work: Coroutine[None, None, None]) -> None:
+        before = self._view.record(*where)
+
+        async def mend() -> None:
+            try:
+                await work
+            except Exception as error:
+                log.warning("%s can't be mended yet: %s", self._name(where), error)
+            self._mending.pop(where, None)
+            is_taken_out = where not in self._partitions and where not in self._failures
+            if is_taken_out or self._view.record(*where) != before:
+                self._mark([where])
+            else:
+                asyncio.get_running_loop().call_later(RETRY_S, self._mark, [where])
+
+        self._mending[where] = asyncio.get_running_loop().create_task(mend())
+
+    async def _leave(self, where: TopicIdPartition) -> None:
+        log.error("%s: its log broke, it leaves the in-sync replicas", self._name(where))
+        await self.mark_failed(*where)
+
+    async def _replace(self, where: TopicIdPartition) -> None:
+        log.warning("%s: what is left of it goes to stray/, it is copied anew", self._name(where))
+        self._take_out(where, "its log is replaced")
+        await self._logs.replace([where])
+        self._lost.discard(where)
+        self.replaced += 1
+
+    async def _move_out(self, where: TopicIdPartition) -> None:
+        log.info("%s: other brokers have it now, its files go", self._name(where))
+        self._take_out(where, "it was moved to other brokers")
+        await self._logs.move_out([where])
+        self._moved_s = self._clock.monotonic()
+
+    def _take_out(self, where: TopicIdPartition, reason: str) -> None:
+        partition = self._partitions.pop(where, None)
+        self._failures.pop(where, None)
+        if partition is not None:
+            self._resign(partition, reason)
+
+    def _name(self, where: TopicIdPartition) -> str:
+        return f"{self.topic_name(where.topic_id)}/{where.partition}"
+
+    async def forget_moved(self) -> None:
+        """Frees the space of replicas that were moved away long enough ago."""
+        if self._moved_s is None or self._clock.monotonic() - self._moved_s < MOVED_KEPT_S:
+            return
+        self._moved_s = None
+        await self._logs.empty_moved()
+
     async def _remove(self, topic_id: TopicId) -> None:
         """The topic is dead for good: its partitions are closed and its files go. Old tombstones
         come here too, at every start; there is nothing to do for them."""
@@ -479,6 +587,7 @@ class PartitionManager:
 
     async def apply_retention(self) -> None:
         """Lets every log remove the segments that its policy says are over."""
+        await self.forget_moved()
         for partition in self:
             if partition.log.failure is None:
                 await self._apply_retention(partition)

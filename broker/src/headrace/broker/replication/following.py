@@ -10,6 +10,7 @@ from enum import Enum
 
 from headrace.broker.core.fetch_rules import Diverging, cut_at
 from headrace.broker.core.model import Leader
+from headrace.broker.log.state import DIVERGED
 from headrace.broker.partition.partition import Partition
 from headrace.broker.replication.stats import ReplicationStats
 from headrace.protocol.compression import Buffer
@@ -101,9 +102,9 @@ def _cut(followed: Followed, diverging: Diverging, stats: ReplicationStats) -> N
     if target < log_.high_watermark and not partition.loss_is_known:
         stats.truncations_refused += 1
         log_.fail(
-            f"the leader (broker {followed.leader.broker_id}, epoch {followed.epoch}) has another"
-            f" history from offset {target} on, but all below {log_.high_watermark} was committed"
-            " here. Only an unclean election or a store restored from a backup does that. To keep"
+            f"the leader (broker {followed.leader.broker_id}, epoch {followed.epoch}) has"
+            f" {DIVERGED} from offset {target} on, but all below {log_.high_watermark} was"
+            " committed here. Only an unclean election or a store restored from a backup does that. To keep"
             " what is here, look at the store first; to take the leader's version, stop this"
             f" broker, move {log_.directory} away and start it again"
         )

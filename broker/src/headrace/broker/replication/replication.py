@@ -80,6 +80,7 @@ class Replication:
         )
         manager.on_follow = self.follow
         manager.on_unfollow = self.unfollow
+        manager.mark_failed = coordination.mark_failed
 
     @property
     def handlers(self) -> dict[str, PeerHandler]:
