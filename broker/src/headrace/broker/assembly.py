@@ -32,6 +32,7 @@ from headrace.broker.api.server import Server
 from headrace.broker.api.shielding import end_all
 from headrace.broker.api.table import Handlers
 from headrace.broker.api.topics import Topics
+from headrace.broker.api.upkeep import Upkeep
 from headrace.broker.api.whole_cluster import WholeCluster
 from headrace.broker.clock import Clock, SystemClock
 from headrace.broker.lifecycle import DRAINING, STATES, STOPPED, Lifecycle
@@ -40,7 +41,7 @@ from headrace.broker.metrics import BrokerSample, Metrics, StateCollector
 from headrace.broker.node import GOODBYE_S, Node, Ports
 from headrace.broker.peers.over_http import HttpPeers
 from headrace.broker.sampling import broker_sample, topic_samples
-from headrace.broker.settings import Settings
+from headrace.broker.settings import Settings, static_keys
 from headrace.broker.stall import StallMeter
 from headrace.broker.store.base import Store
 from headrace.broker.store.sqlite import SqliteStore
@@ -155,7 +156,11 @@ class Broker:
             produce=produce_anywhere,
             fetch=FetchAnywhere(fetch, owners, forwarder, fresh, self._inflight),
             records=Records(
-                manager, produce_anywhere, fetch, fresh=fresh, clock=clock,
+                manager,
+                produce_anywhere,
+                fetch,
+                fresh=fresh,
+                clock=clock,
                 inflight=self._inflight,
             ),
             offsets=offsets,
@@ -166,6 +171,7 @@ class Broker:
             cluster=Cluster(
                 node.coordination, manager, self._lifecycle, lambda: node.disk_guard.space
             ),
+            upkeep=Upkeep(node.coordination, manager, static_keys=static_keys()),
         )
         self._metrics.registry.register(
             StateCollector(

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
 import msgspec
 import typer
 
 from headrace.cli import tables
-from headrace.cli.options import Bootstrap, Output, OutputFormat, bootstrap_of, output_of
+from headrace.cli.options import (
+    Bootstrap,
+    Output,
+    OutputFormat,
+    bootstrap_of,
+    config_of,
+    output_of,
+)
 from headrace.cli.output import print_json, print_tables
-from headrace.cli.session import run_admin
-from headrace.protocol import models
+from headrace.cli.session import REFUSED, run_admin
+from headrace.protocol import cluster_models, models
 from headrace.protocol.errors import HeadraceError
 from headrace.sdk import Admin
 
@@ -40,6 +48,82 @@ def describe(ctx: typer.Context, bootstrap: Bootstrap = None, output: Output = N
         return
     title = f"cluster {info.cluster_id}: {info.topics} topic(s), {info.partitions} partition(s)"
     print_tables(title, tables.brokers(brokers, controller_id=info.controller_id))
+
+
+@cluster_app.command()
+def config(
+    ctx: typer.Context,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Set a value; may be repeated."),
+    ] = None,
+    unset: Annotated[
+        list[str] | None,
+        typer.Option("--unset", metavar="KEY", help="Back to the default; may be repeated."),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    output: Output = None,
+) -> None:
+    """Show or change the settings of the whole cluster, while it runs."""
+    changes: dict[str, models.ConfigValue | None] = {**config_of(set_, flag="--set")}
+    changes.update(dict.fromkeys(unset or []))
+
+    async def work(admin: Admin) -> dict[str, models.ConfigEntry]:
+        return await (admin.alter_cluster_config(changes) if changes else admin.cluster_config())
+
+    found = run_admin(bootstrap_of(ctx, bootstrap), work)
+    if output_of(ctx, output) is OutputFormat.JSON:
+        print_json({"config": found})
+        return
+    print_tables("cluster settings", tables.settings(found))
+
+
+@cluster_app.command("restart-check")
+def restart_check(
+    ctx: typer.Context,
+    broker_id: Annotated[int, typer.Argument(metavar="ID", show_default=False)],
+    after: Annotated[
+        bool,
+        typer.Option("--after", help="Ask whether it is whole again after its start."),
+    ] = False,
+    allow_unavoidable: Annotated[
+        bool,
+        typer.Option(
+            "--allow-unavoidable",
+            help="Partitions with too few replicas to do without any of them don't count.",
+        ),
+    ] = False,
+    bootstrap: Bootstrap = None,
+    output: Output = None,
+) -> None:
+    """Tell whether a broker may be stopped now; exit code 1 if not. Any doubt is a no."""
+    phase: cluster_models.RestartPhase = "after" if after else "before"
+
+    async def work(admin: Admin) -> cluster_models.RestartCheck:
+        return await admin.restart_check(broker_id, phase=phase)
+
+    check = run_admin(bootstrap_of(ctx, bootstrap), work)
+    if output_of(ctx, output) is OutputFormat.JSON:
+        print_json(check)
+    else:
+        _print_check(check)
+    if check.blocking - (check.unavoidable if allow_unavoidable else 0):
+        raise typer.Exit(REFUSED)
+
+
+def _print_check(check: cluster_models.RestartCheck) -> None:
+    yes, no = (
+        ("may be stopped", "may not be stopped now")
+        if check.phase == "before"
+        else ("is whole", "isn't whole yet")
+    )
+    lines = [f"broker {check.broker_id} {yes if check.ok else no}"]
+    for each in check.blockers:
+        where = f"{each.topic}/{each.partition}: " if each.topic else ""
+        lines.append(f"  {where}{each.reason}")
+    if check.blocking > len(check.blockers):
+        lines.append(f"  and {check.blocking - len(check.blockers)} more")
+    print_tables("\n".join(lines))
 
 
 async def _detail(admin: Admin, broker: models.BrokerInfo) -> models.BrokerInfo:

@@ -79,13 +79,15 @@ def output_of(ctx: typer.Context, given: OutputFormat | None) -> OutputFormat:
     return given or common.output
 
 
-def config_of(pairs: list[str] | None) -> dict[str, str | int | float | bool]:
+def config_of(
+    pairs: list[str] | None, *, flag: str = "--config"
+) -> dict[str, str | int | float | bool]:
     """`["retention.ms=1000", "x=true"]` as a dict with numbers and booleans read as such.
 
     Raises:
         typer.BadParameter: a pair without `=` or without a key.
     """
-    return {key: _config_value(value) for key, value in pairs_of(pairs, flag="--config").items()}
+    return {key: _config_value(value) for key, value in pairs_of(pairs, flag=flag).items()}
 
 
 def pairs_of(pairs: list[str] | None, *, flag: str) -> dict[str, str]:

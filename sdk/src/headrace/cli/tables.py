@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from rich import box
@@ -57,10 +57,13 @@ def topics(found: models.TopicList) -> Table:
 
 def topic_settings(topic: models.TopicInfo) -> Table:
     """The settings in force and where each comes from."""
-    return table(
-        ("setting", "value", "from"),
-        [(key, _setting(entry.value), entry.source) for key, entry in sorted(topic.config.items())],
-    )
+    return settings(topic.config)
+
+
+def settings(found: Mapping[str, models.ConfigEntry]) -> Table:
+    """Settings with where each comes from."""
+    rows = [(key, _setting(entry.value), entry.source) for key, entry in sorted(found.items())]
+    return table(("setting", "value", "from"), rows)
 
 
 def _setting(value: models.ConfigValue | None) -> str | None:

@@ -18,7 +18,7 @@ from headrace.cli.options import (
 )
 from headrace.cli.output import notice, print_json, print_tables
 from headrace.cli.session import WRONG_USAGE, fail, run_admin
-from headrace.protocol import models
+from headrace.protocol import cluster_models, models
 from headrace.protocol.errors import TopicExists, TopicNotFound
 from headrace.sdk import Admin
 
@@ -153,3 +153,34 @@ def _show(topic: models.TopicInfo, output: OutputFormat) -> None:
         return
     title = f"topic {topic.name}, id {topic.topic_id}, {topic.replicas} replica(s)"
     print_tables(title, tables.topic_settings(topic), tables.topic_partitions(topic))
+
+
+@topic_app.command("elect-leader")
+def elect_leader(
+    ctx: typer.Context,
+    topic: TopicName,
+    partition: Annotated[int, typer.Option(help="Which partition.", show_default=False)],
+    broker: Annotated[int, typer.Option(help="The broker that shall lead.", show_default=False)],
+    unclean: Annotated[
+        bool, typer.Option("--unclean", help="It leads although records may be missing there.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Yes, lose what it lacks.")] = False,
+    bootstrap: Bootstrap = None,
+    output: Output = None,
+) -> None:
+    """Make a broker lead a partition with what it has, when those with all records are gone."""
+    if not (unclean and yes):
+        fail(
+            f"whatever broker {broker}'s replica of {topic}/{partition} lacks is lost for good: if"
+            " nobody who has it can be brought back, say so with --unclean --yes",
+            code=WRONG_USAGE,
+        )
+
+    async def work(admin: Admin) -> cluster_models.ElectedLeader:
+        return await admin.elect_leader(topic, partition, broker, unclean=True)
+
+    made = run_admin(bootstrap_of(ctx, bootstrap), work)
+    if output_of(ctx, output) is OutputFormat.JSON:
+        print_json(made)
+        return
+    notice(f"broker {made.leader} leads {topic}/{partition} in epoch {made.leader_epoch}")

@@ -13,6 +13,7 @@ from headrace.protocol import models, routes
 from headrace.protocol.ids import TopicPartition
 from headrace.protocol.names import check_name
 from headrace.sdk.client import Client
+from headrace.sdk.cluster_admin import ClusterAdmin
 from headrace.sdk.offsets import Where, ask, query_for
 from headrace.sdk.settings import ConnectionSettings, Credentials, bootstrap_urls
 from headrace.sdk.transport import Transport
@@ -20,7 +21,7 @@ from headrace.sdk.transport import Transport
 _CONNECTION = ConnectionSettings()
 
 
-class Admin:
+class Admin(ClusterAdmin):
     """Looks after a cluster:
 
         async with Admin("http://127.0.0.1:9420") as admin:

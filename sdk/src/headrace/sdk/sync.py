@@ -21,7 +21,7 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Se
 from datetime import datetime
 from typing import Any, Generic, ParamSpec, Self, TypeVar
 
-from headrace.protocol import models
+from headrace.protocol import cluster_models, models
 from headrace.protocol.ids import TopicPartition
 from headrace.protocol.record import Record, RecordMetadata
 from headrace.sdk import admin as _admin
@@ -471,3 +471,37 @@ class Admin(_Facade[_admin.Admin]):
     ) -> list[models.CommitResult]:
         """Commits offsets in a group's name."""
         return self._call(self._async.alter_group_offsets(group, offsets, metadata=metadata))
+
+    def cluster_config(self) -> dict[str, models.ConfigEntry]:
+        """The cluster-wide settings in force."""
+        return self._call(self._async.cluster_config())
+
+    def alter_cluster_config(
+        self, config: Mapping[str, models.ConfigValue | None]
+    ) -> dict[str, models.ConfigEntry]:
+        """Changes cluster-wide settings while everything runs."""
+        return self._call(self._async.alter_cluster_config(config))
+
+    def restart_check(
+        self, broker_id: int, *, phase: cluster_models.RestartPhase = "before"
+    ) -> cluster_models.RestartCheck:
+        """Whether a broker may be stopped now, or is whole again after its start."""
+        return self._call(self._async.restart_check(broker_id, phase=phase))
+
+    def elect_leader(
+        self, topic: str, partition: int, broker_id: int, *, unclean: bool
+    ) -> cluster_models.ElectedLeader:
+        """Makes a replica lead with what it has; the rest is lost."""
+        return self._call(self._async.elect_leader(topic, partition, broker_id, unclean=unclean))
+
+    def create_topics(
+        self, topics: Iterable[models.TopicCreate]
+    ) -> list[cluster_models.TopicOutcome]:
+        """Makes many topics; an outcome for each."""
+        return self._call(self._async.create_topics(topics))
+
+    def alter_topics(
+        self, topics: Iterable[cluster_models.NamedTopicAlter]
+    ) -> list[cluster_models.TopicOutcome]:
+        """Changes many topics; an outcome for each."""
+        return self._call(self._async.alter_topics(topics))

@@ -14,10 +14,11 @@ from headrace.broker.api.anywhere import OffsetsAnywhere, ProduceAnywhere
 from headrace.broker.api.cluster import BrokerPath, Cluster
 from headrace.broker.api.endpoint import JSON, Call, Endpoint, Owner
 from headrace.broker.api.fetch_anywhere import FetchAnywhere
-from headrace.broker.api.groups import GroupPath, Groups, OffsetsQuery
+from headrace.broker.api.groups import DeleteGroupQuery, GroupPath, Groups, OffsetsQuery
 from headrace.broker.api.owners import Owners
 from headrace.broker.api.records import FetchQuery, PartitionPath, ProduceQuery, Records
 from headrace.broker.api.topics import ListQuery, TopicPath, Topics
+from headrace.broker.api.upkeep import Upkeep
 from headrace.broker.api.whole_cluster import DescribeQuery, WholeCluster
 from headrace.protocol import errors, models, routes
 
@@ -36,6 +37,10 @@ _WRITE_ERRORS = (
 )
 _STORE_ERRORS = (errors.StoreUnavailable, errors.Conflict)
 _GROUP_ERRORS = (errors.InvalidName, errors.NotCoordinator, errors.GroupNotFound)
+_MEMBER_ERRORS = (
+    errors.InvalidName, errors.NotCoordinator, errors.UnknownMember, errors.Fenced,
+    errors.RequestTimedOut, errors.StorageFull,
+)  # fmt: skip
 
 
 @dataclass
@@ -51,12 +56,13 @@ class Handlers:
     cluster: Cluster
     owners: Owners
     whole: WholeCluster
+    upkeep: Upkeep
 
     @cached_property
     def endpoints(self) -> list[Endpoint]:
         """The table."""
         own = [*self._cluster(), *self._topics(), *self._data(), *self._groups(), self._openapi()]
-        return [self._with_owner(each) for each in own]
+        return [*(self._with_owner(each) for each in own), *self.upkeep.endpoints]
 
     def _with_owner(self, endpoint: Endpoint) -> Endpoint:
         """What concerns one partition, one group or one broker from within has one owner."""
@@ -173,13 +179,21 @@ class Handlers:
             Endpoint(
                 method="GET", path=routes.GROUP,
                 handler=self.whole.describe_group(groups.describe), action="describe",
-                summary="A group's committed offsets and lag.", answer=models.GroupInfo,
+                summary="A group's members, committed offsets and lag.", answer=models.GroupInfo,
                 path_model=GroupPath, errors=_GROUP_ERRORS,
             ),
             Endpoint(
                 method="DELETE", path=routes.GROUP, handler=groups.delete, action="delete",
-                summary="Forgets a group's offsets.", answer=None, status=204,
-                path_model=GroupPath, errors=(*_GROUP_ERRORS, errors.StorageFull),
+                summary="Forgets a group with its offsets.", answer=None, status=204,
+                path_model=GroupPath, query_model=DeleteGroupQuery,
+                errors=(*_GROUP_ERRORS, errors.GroupNotEmpty, errors.StorageFull),
+            ),
+            Endpoint(
+                method="POST", path=routes.GROUP_HEARTBEAT, handler=groups.heartbeat,
+                action="read", body=models.GroupHeartbeat, answer=models.GroupHeartbeatAnswer,
+                summary="A member joins a group, lives on in it, hears what it owns, and leaves.",
+                path_model=GroupPath,
+                errors=(*_MEMBER_ERRORS, errors.InstanceInUse, errors.LimitExceeded),
             ),
             Endpoint(
                 method="GET", path=routes.GROUP_OFFSETS, handler=groups.offsets, action="read",
@@ -190,8 +204,7 @@ class Handlers:
             Endpoint(
                 method="POST", path=routes.GROUP_OFFSETS, handler=groups.commit, action="write",
                 summary="Commits offsets.", body=models.CommitRequest, answer=models.CommitAnswer,
-                path_model=GroupPath,
-                errors=(errors.InvalidName, errors.NotCoordinator, errors.StorageFull),
+                path_model=GroupPath, errors=_MEMBER_ERRORS,
             ),
         ]  # fmt: skip
 

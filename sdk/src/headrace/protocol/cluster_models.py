@@ -1,0 +1,109 @@
+"""The JSON bodies of looking after a cluster: settings, restarts, recovery, batches of topics."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from headrace.protocol.models import (
+    Answer,
+    Body,
+    ConfigEntry,
+    ConfigValue,
+    ErrorBody,
+    Name,
+    TopicAlter,
+    TopicCreate,
+)
+
+TOPICS_PER_CALL_MAX = 1_000
+"""Topics in one batch; the SDK splits longer ones."""
+
+RestartPhase = Literal["before", "after"]
+
+
+class ClusterSettings(Answer):
+    """The cluster-wide settings in force. `min.insync.replicas` is missing while it isn't set: it
+    then depends on each topic's replicas."""
+
+    config: dict[str, ConfigEntry]
+
+
+class ClusterSettingsAlter(Body):
+    """Changes to cluster-wide settings; null goes back to the default."""
+
+    config: dict[str, ConfigValue | None]
+
+
+class RestartBlocker(Answer):
+    """What speaks against stopping a broker. `topic` empty: the cluster as a whole; `partition` -1:
+    not about one. `unavoidable`: it has too few replicas, so waiting doesn't help."""
+
+    topic: str
+    partition: int
+    reason: str
+    unavoidable: bool = False
+
+
+class RestartCheck(Answer):
+    """Whether a broker may be stopped now (`before`), or is whole again after its start (`after`).
+    `ok` is true only if nothing speaks against it; `blocking` counts all reasons, `blockers` has
+    the first 100 of them."""
+
+    broker_id: int
+    phase: RestartPhase
+    ok: bool
+    blocking: int
+    unavoidable: int
+    blockers: list[RestartBlocker]
+
+
+class ElectLeader(Body):
+    """Who shall lead a partition whose records are gone. `unclean` must be true: whatever the
+    broker's replica lacks is lost for good."""
+
+    broker_id: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    unclean: bool = False
+
+
+class ElectedLeader(Answer):
+    """The partition's new leader."""
+
+    topic: str
+    partition: int
+    leader: int
+    leader_epoch: int
+    recovery: str | None = None
+
+
+class TopicCreates(Body):
+    """Topics to make in one call."""
+
+    topics: Annotated[list[TopicCreate], Meta(min_length=1, max_length=TOPICS_PER_CALL_MAX)]
+
+
+class NamedTopicAlter(TopicAlter, kw_only=True):
+    """Changes to one topic of a batch."""
+
+    name: Name
+
+
+class TopicAlters(Body):
+    """Topics to change in one call."""
+
+    topics: Annotated[list[NamedTopicAlter], Meta(min_length=1, max_length=TOPICS_PER_CALL_MAX)]
+
+
+class TopicOutcome(Answer):
+    """What became of one topic of a batch: its id, or an error."""
+
+    name: str
+    topic_id: str | None = None
+    error: ErrorBody | None = None
+
+
+class TopicOutcomes(Answer):
+    """One outcome for each topic, in the order of the request."""
+
+    topics: list[TopicOutcome]
