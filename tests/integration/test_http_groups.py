@@ -60,7 +60,9 @@ async def test_a_group_commits_is_described_with_its_lag_and_forgotten(
     ]  # fmt: skip
     assert described["offsets"][1]["metadata"] == "mp1"
     listed = (await http.good("GET", routes.GROUPS))["groups"]
-    assert {"group": "g1", "state": "Empty", "topics": [topic.name]} in listed
+    assert {
+            "group": "g1", "state": "Empty", "topics": [topic.name], "members": 0,
+        } in listed  # fmt: skip
     other = await http.topic()
     await commit(http, "g1", other, p0=0)
     only = await http.good("GET", f"/v1/groups/g1/offsets?topic={other.name}")

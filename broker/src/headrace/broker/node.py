@@ -20,11 +20,14 @@ from headrace.broker.clock import Clock, SystemClock
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.membership import Identity
 from headrace.broker.controller.timing import SYSTEM_TIME, TimeSource
+from headrace.broker.controller.view import TopicChanged, TopicTombstoned, ViewEvent
 from headrace.broker.core.election import LogEnd
 from headrace.broker.core.model import TopicObject
 from headrace.broker.core.standing import Standing
 from headrace.broker.disk_space import DiskGuard
-from headrace.broker.groups.offsets import GroupCoordinator
+from headrace.broker.groups.coordinator import GroupCoordinator
+from headrace.broker.groups.topics import ReadableTopics
+from headrace.broker.groups.upkeep import LOOK_INTERVAL_S, GroupUpkeep
 from headrace.broker.lifecycle import DRAINING, RECOVERING, RUNNING, STOPPED, Lifecycle
 from headrace.broker.log.compaction_process import CompactionProcess
 from headrace.broker.log.files import Workers
@@ -110,6 +113,7 @@ class Node:
             log_end_of=self._log_end_of,
             clock=ports.time,
             new_id=ports.new_id,
+            brokers_expected=settings.brokers_expected,
         )  # fmt: skip
         self.disk_guard = DiskGuard(
             volume.disk, settings.data_dir, reserve_bytes=settings.disk_reserve_bytes
@@ -128,10 +132,15 @@ class Node:
             require_room=self.disk_guard.require_room,
             chance=random.Random(ports.new_id()),
         )  # fmt: skip
+        self._readable = ReadableTopics(self.coordination.view)
         self.groups = GroupCoordinator(
             ports.clock,
             spawn=lambda name, work: self.tasks.once(work, name=name),
             is_dead=self.coordination.view.is_tombstoned,
+            topics=self._readable,
+        )
+        self.group_upkeep = GroupUpkeep(
+            self.groups, ports.clock, offsets_retention_ms=settings.offsets_retention_ms
         )
         self.cleaner = Cleaner(
             self.partitions, ports.cleaning, clock=ports.clock,
@@ -194,23 +203,30 @@ class Node:
         self.lifecycle.state = RUNNING
 
     def _let_groups_follow(self) -> None:
-        """Groups follow the partitions of `__offsets`."""
+        """Groups follow the partitions of `__offsets`, and the topics that they read."""
         manager, groups = self.partitions, self.groups
 
         def lead(partition: Partition, topic: TopicObject) -> None:
             groups.lead(partition, topic.partition_count)
 
-        def gone(topic_id: TopicId) -> None:
-            self.tasks.once(groups.forget_topic(topic_id), name="forget-offsets")
+        def look(event: ViewEvent) -> None:
+            if isinstance(event, (TopicChanged, TopicTombstoned)):
+                self._readable.forget()
+                self.group_upkeep.topics_changed = True
+            # Offsets of a topic may be coordinated where no partition of it ever was.
+            if isinstance(event, TopicTombstoned) and event.topic is not None:
+                forgetting = groups.forget_topic(event.topic.topic_id)
+                self.tasks.once(forgetting, name="forget-offsets")
 
         manager.on_lead = lead
         manager.on_resign = lambda partition: groups.resign(partition.id.partition)
-        manager.on_topic_gone = gone
+        self.coordination.view.listen(look)
 
     def _run_upkeep(self) -> None:
         settings, every = self.settings, self.tasks.every
         self.tasks.once(self.partitions.run(), name="partitions")
         every(FLUSH_TICK_S, self._flush_tick, name="flush")
+        every(LOOK_INTERVAL_S, self.group_upkeep.work, name="groups")
         every(SPACE_INTERVAL_S, self._look_at_space, name="disk-space")
         every(
             settings.retention_interval_ms / 1000, self.partitions.apply_retention, name="retention"

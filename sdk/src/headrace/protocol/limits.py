@@ -30,6 +30,9 @@ TOPICS_PER_REQUEST_MAX = 1_000
 HEADERS_PER_RECORD_MAX = 1_000
 """Headers of one record; counted by those who make records, the broker doesn't look."""
 
+MEMBER_ID_MAX = 64
+"""Characters of a member's id in its group; the SDK makes random ones of 22."""
+
 OFFSET_METADATA_BYTES_MAX = 4_096
 """Bytes of UTF-8 that may be committed beside an offset (Kafka's default is the same)."""
 

@@ -362,14 +362,20 @@ class CommitPart(Body):
     offset: OffsetNumber
     leader_epoch: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
     metadata: Annotated[str, Meta(max_length=limits.OFFSET_METADATA_BYTES_MAX)] = ""
+    topic_id: str | None = None
 
 
 class CommitRequest(Body):
-    """Offsets to commit together."""
+    """Offsets to commit together. A member says who it is and the last epoch it was told; without
+    that only a group without live members takes them (or one that is forced). A part's `topic_id`
+    refuses an offset that was meant for a topic of that name which is gone."""
 
     offsets: Annotated[
         list[CommitPart], Meta(min_length=1, max_length=limits.PARTITIONS_PER_REQUEST_MAX)
     ]
+    member_id: Annotated[str, Meta(max_length=limits.MEMBER_ID_MAX)] = ""
+    member_epoch: int = -1
+    force: bool = False
 
 
 class CommitResult(Answer):
@@ -401,13 +407,41 @@ class CommittedOffset(Answer):
     lag: int | None = None
 
 
+class OwnedTopic(Answer):
+    """Partitions of one topic that a member owns."""
+
+    topic: str
+    topic_id: str
+    partitions: list[int]
+
+
+class MemberInfo(Answer):
+    """A member of a group: what it asks for, what it owns, what it is to give up first and what it
+    is to own in the end."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    rack: str | None
+    epoch: int
+    topics: list[str]
+    assignor: str
+    assignment: list[OwnedTopic]
+    revoking: list[OwnedTopic]
+    target: list[OwnedTopic]
+    has_left: bool = False
+
+
 class GroupInfo(Answer):
-    """A group with its committed offsets."""
+    """A group with its committed offsets and members. `state`: Empty, Reconciling while partitions
+    are on their way between members, or Stable."""
 
     group: str
     state: str
     coordinator: int
     offsets: list[CommittedOffset]
+    epoch: int = 0
+    members: list[MemberInfo] = []
 
 
 class GroupSummary(Answer):
@@ -416,6 +450,39 @@ class GroupSummary(Answer):
     group: str
     state: str
     topics: list[str]
+    members: int = 0
+
+
+class GroupHeartbeat(Body):
+    """A member of a group joins, lives on and leaves.
+
+    `epoch`: the last one that the member has done all of; 0 joins (under a fresh random
+    `member_id`), -1 leaves, -2 leaves for a restart (with `instance_id`: what it owns is kept for
+    the rest of its session). `heard_epoch`: the last one it was told, done or not. `wait_ms`: the
+    answer may wait so long for news. Topics and the rest are told when joining and when they
+    change, then with a larger `topics_version`."""
+
+    member_id: Annotated[str, Meta(min_length=1, max_length=limits.MEMBER_ID_MAX)]
+    epoch: Annotated[int, Meta(ge=-2)]
+    heard_epoch: Annotated[int, Meta(ge=0)] = 0
+    wait_ms: Annotated[int, Meta(ge=0, le=60_000)] = 0
+    topics: Annotated[list[Name], Meta(max_length=limits.TOPICS_PER_REQUEST_MAX)] | None = None
+    topics_version: Annotated[int, Meta(ge=0)] = 0
+    instance_id: Annotated[str, Meta(min_length=1, max_length=249)] | None = None
+    rack: Annotated[str, Meta(max_length=249)] | None = None
+    assignor: Literal["uniform", "range"] = "uniform"
+    session_timeout_ms: Annotated[int, Meta(ge=500, le=1_800_000)] = 45_000
+    rebalance_timeout_ms: Annotated[int, Meta(ge=500, le=1_800_000)] = 60_000
+
+
+class GroupHeartbeatAnswer(Answer):
+    """`epoch` is what the member is told now, `assignment` all that it owns from then on: it gives
+    up what is missing, and then says that epoch. None: nothing new."""
+
+    member_id: str
+    epoch: int
+    session_timeout_ms: int
+    assignment: list[OwnedTopic] | None = None
 
 
 class GroupList(Answer):

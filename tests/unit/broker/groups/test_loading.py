@@ -12,8 +12,9 @@ from headrace.broker.clock import SystemClock
 from headrace.broker.core.model import Generation, Leader, Member, PartitionRecord
 from headrace.broker.core.quota import Rates
 from headrace.broker.core.topic_config import resolve
-from headrace.broker.groups import offsets as offsets_module
-from headrace.broker.groups.offsets import GroupCoordinator, GroupPartition, run_load
+from headrace.broker.groups import group_partition
+from headrace.broker.groups.coordinator import GroupCoordinator
+from headrace.broker.groups.group_partition import GroupPartition, run_load
 from headrace.broker.groups.records import encode_key, encode_value
 from headrace.broker.log.config import LogConfig
 from headrace.broker.log.files import Disk
@@ -56,7 +57,7 @@ def leading(bench: Bench) -> Partition:
 async def test_a_load_that_failed_for_want_of_descriptors_is_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offsets_module, "LOAD_RETRY_S", 0.02, raising=False)
+    monkeypatch.setattr(group_partition, "LOAD_RETRY_S", 0.02, raising=False)
     disk = FewDescriptors()
     bench = Bench(str(tmp_path), LogConfig(), disk=disk, workers=InlineWorkers())
     part = GroupPartition(leading(bench))
@@ -81,6 +82,7 @@ async def test_offsets_of_a_topic_that_died_while_the_broker_was_down_are_forgot
         SystemClock(),
         spawn=lambda name, work: running.append(asyncio.ensure_future(work)),
         is_dead=lambda topic_id: topic_id == PARTITION.topic_id,
+        topics=dict,
     )
     groups.lead(partition, 1)
     await asyncio.wait_for(running[0], 5)
