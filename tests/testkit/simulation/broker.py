@@ -335,9 +335,8 @@ class SimBroker:
             self.process.resume()
 
     def stop(self) -> None:
-        """SIGTERM: a controlled shutdown."""
+        """SIGTERM: a controlled shutdown; something starts it again."""
         if self.is_up and self.process is not None and self.is_listening:
-            self.is_wanted = False
             self.process.spawn(self._stop(self.node), "stop")
 
     async def _stop(self, node: Node) -> None:
@@ -350,4 +349,4 @@ class SimBroker:
             await asyncio.sleep(1.0)
         await node.close_logs(clean=True)
         await node.leave(clean=is_told)
-        self.world.loop.at(0.0, self.kill)
+        self.world.loop.at(0.0, self._end)

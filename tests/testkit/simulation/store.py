@@ -8,6 +8,7 @@ begin anew, also with an older state than they ended with (H9).
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TypeVar
 
@@ -33,6 +34,10 @@ STORE = "store"
 
 TIMEOUT_S = 3.0
 """A call without an answer for so long has an unknown outcome."""
+
+
+REPAIR_S = 10.0
+"""A watch whose next event hasn't come for so long begins anew."""
 
 
 class SimCluster(MemoryCluster):
@@ -66,8 +71,7 @@ class SimStore:
         self._process = process
         self._wire = wire
         self._name = process.name
-        self._watches: dict[int, Mailbox] = {}
-        self._next = 0
+        self._streams: dict[Mailbox, _Stream] = {}
         self.is_out = False
         """Whether every call fails at once and watches hear nothing."""
         cluster.stores.append(self)  # type: ignore[arg-type]
@@ -126,48 +130,55 @@ class SimStore:
     # --- watches ----------------------------------------------------------------------------------
 
     async def watch(self, prefix: str) -> AsyncGenerator[WatchEvent, None]:
-        self._next += 1
-        number = self._next
-        mailbox = self._watches[number] = Mailbox(prefix)
+        mailbox = Mailbox(prefix)
+        stream = self._streams[mailbox] = _Stream(self, mailbox)
         try:
-            self._tell_all(mailbox, self._cluster.objects)
+            stream.begin(self._cluster.objects)
             async for event in mailbox.events():
                 yield event
         finally:
-            self._watches.pop(number, None)
+            self._streams.pop(mailbox, None)
 
     def tell(self, event: Put | Gone) -> None:
         """From the cluster: something changed."""
         key = event.item.key if isinstance(event, Put) else event.key
-        if self.is_out or not self._process.is_alive or key.startswith("leases/"):
-            return
-
-        def arrive() -> None:
-            if self._process.is_alive:
-                for mailbox in self._watches.values():
-                    self._process.call(mailbox.put_change, event)
-
-        self._wire.send(Message(NEWS, STORE, self._name, key, arrive))
+        if not self.is_out and not key.startswith("leases/"):
+            for stream in self._streams.values():
+                stream.add(event)
 
     def drop_watches(self, *, back: int = 0) -> None:
-        """The connection broke: what was on its way may come or not, then all is told anew, as it
-        was `back` writes ago."""
-        past = self._cluster.past
-        objects = past[-back] if 0 < back <= len(past) else self._cluster.objects
-        for mailbox in self._watches.values():
-            self._tell_all(mailbox, objects)
+        """The connections broke: what was on its way is lost, all is told anew. With `back`, by
+        somebody who is that many writes behind, and catches up (H9)."""
+        past, objects = self._cluster.past, self._cluster.objects
+        then = past[-back] if 0 < back <= len(past) else objects
+        for stream in self._streams.values():
+            stream.begin(then)
+            for key in sorted(then.keys() | objects.keys()):
+                now = objects.get(key)
+                if now is not then.get(key) and not key.startswith("leases/"):
+                    stream.add(Gone(key) if now is None else Put(now))
 
-    def _tell_all(self, mailbox: Mailbox, objects: dict[str, Item]) -> None:
-        items = [objects[key] for key in sorted(objects)]
+    @property
+    def objects(self) -> dict[str, Item]:
+        """All there is in the store."""
+        return self._cluster.objects
 
-        def arrive() -> None:
-            if self._process.is_alive:
-                self._process.call(mailbox.put_snapshot, [i for i in items if i.key.startswith(mailbox.prefix)])
+    def send(self, what: str, arrive: Callable[[], None]) -> None:
+        """Sends something to the process."""
+        self._wire.send(Message(NEWS, STORE, self._name, what, arrive))
 
-        self._wire.send(Message(NEWS, STORE, self._name, "all", arrive))
+    def call(self, job: Callable[..., None], argument: object) -> None:
+        """Runs a function in the process, if there is one."""
+        if self._process.is_alive:
+            self._process.call(job, argument)
+
+    def at(self, delay_s: float, job: Callable[..., None], *args: object) -> None:
+        """Something that the connection does later, whatever the process does."""
+        if self._process.is_alive:
+            self._process.loop.at(delay_s, job, *args)
 
     async def close(self) -> None:
-        for mailbox in self._watches.values():
+        for mailbox in self._streams:
             mailbox.close()
         self.forget()
 
@@ -175,3 +186,49 @@ class SimStore:
         """The process is gone."""
         if self in self._cluster.stores:
             self._cluster.stores.remove(self)  # type: ignore[arg-type]
+
+
+class _Stream:
+    """One watch's connection: events arrive in order, or it breaks and begins anew."""
+
+    def __init__(self, store: SimStore, mailbox: Mailbox) -> None:
+        self._store = store
+        self._mailbox = mailbox
+        self._sent: deque[_Event] = deque()
+
+    def begin(self, objects: dict[str, Item]) -> None:
+        """Tells everything anew."""
+        self._sent.clear()
+        prefix = self._mailbox.prefix
+        self.add([objects[key] for key in sorted(objects) if key.startswith(prefix)])
+
+    def add(self, content: Put | Gone | list[Item]) -> None:
+        """Tells one more thing."""
+        event = _Event(content)
+        self._sent.append(event)
+        self._store.send("watch", lambda: self._arrived(event))
+        self._store.at(REPAIR_S, self._repair, event)
+
+    def _arrived(self, event: _Event) -> None:
+        event.is_there = True
+        while self._sent and self._sent[0].is_there:
+            content = self._sent.popleft().content
+            if isinstance(content, list):
+                self._store.call(self._mailbox.put_snapshot, content)
+            else:
+                self._store.call(self._mailbox.put_change, content)
+
+    def _repair(self, event: _Event) -> None:
+        """What was told hasn't come: the connection is broken."""
+        if event in self._sent:
+            self.begin(self._store.objects)
+
+
+class _Event:
+    """Something on its way."""
+
+    __slots__ = ("content", "is_there")
+
+    def __init__(self, content: Put | Gone | list[Item]) -> None:
+        self.content = content
+        self.is_there = False

@@ -117,7 +117,7 @@ class World:
         """
         for broker in self.brokers:
             broker.start()
-        self.until(lambda: all(b.is_up and b.node.lifecycle.serving for b in self.brokers), 30.0)
+        self.until(self._all_know_all, 30.0)
         config = {"min.insync.replicas": self.min_isr, **self.config}
         created = self.brokers[0].live.spawn(
             self.brokers[0].node.coordination.create_topic(
@@ -128,6 +128,15 @@ class World:
         for number in range(self.partitions):
             self.checker.watch(TopicIdPartition(self.topic_id, number))
         self.until(self.is_whole, 30.0)
+
+    def _all_know_all(self) -> bool:
+        for broker in self.brokers:
+            if not broker.is_up or not broker.node.lifecycle.serving:
+                return False
+            known = broker.node.coordination.broker_statuses().values()
+            if sum(s.live and s.state == "running" for s in known) < self.brokers_count:
+                return False
+        return True
 
     def until(self, done: Callable[[], object], within_s: float) -> None:
         """Runs until something is so.
