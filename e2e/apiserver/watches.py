@@ -109,6 +109,9 @@ class Watches:
             with suppress(TimeoutError):
                 async with asyncio.timeout(stream.timeout_s):
                     await self._feed(stream)
+            while stream.is_silent and not stream.is_dropped:
+                stream.bell.clear()
+                await stream.bell.wait()
             if stream.is_dropped:
                 _abort(stream.response)
         except ConnectionError:

@@ -296,8 +296,9 @@ async def test_a_watch_over_a_failing_server_says_nothing_until_it_knows(
 
 @pytest.mark.parametrize("trouble", ["drop", "silence"])
 async def test_a_broken_or_silent_watch_goes_on_where_it_was(
-    api: ApiServer, store: KubernetesStore, trouble: str
+    api: ApiServer, tmp_path: Path, trouble: str
 ) -> None:
+    store = await open_store(api, tmp_path, timing=replace(QUICK, relist_s=60))
     async with asyncio.timeout(5), aclosing(store.watch("")) as events:
         assert await anext(events) == Snapshot(())
         revision = await put(store, KEY, b"1")
@@ -305,6 +306,7 @@ async def test_a_broken_or_silent_watch_goes_on_where_it_was(
         getattr(api.watches, trouble)()
         await store.cas(Change(KEY, None, revision))
         assert await anext(events) == Gone(KEY)
+    await store.close()
 
 
 async def test_events_that_are_lost_come_back_as_a_snapshot(
@@ -325,9 +327,8 @@ async def test_events_that_are_lost_come_back_as_a_snapshot(
         assert len(event.items) == 2
 
 
-async def test_an_etcd_restore_is_told_as_a_snapshot(
-    api: ApiServer, store: KubernetesStore
-) -> None:
+async def test_an_etcd_restore_is_told_as_a_snapshot(api: ApiServer, tmp_path: Path) -> None:
+    store = await open_store(api, tmp_path, timing=replace(QUICK, relist_s=60))
     async with asyncio.timeout(10), aclosing(store.watch("")) as events:
         assert await anext(events) == Snapshot(())
         first = await put(store, KEY, b"1")
@@ -340,6 +341,7 @@ async def test_an_etcd_restore_is_told_as_a_snapshot(
         event = await anext(events)
         assert isinstance(event, Snapshot)
         assert [item.value for item in event.items] == [b"1"]
+    await store.close()
 
 
 async def test_a_full_list_repairs_what_a_watch_never_told(api: ApiServer, tmp_path: Path) -> None:
