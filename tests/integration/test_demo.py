@@ -15,6 +15,8 @@ def test_the_demo_passes_and_shows_what_it_checked() -> None:
     for line in (
         "20,000 flights",
         "killed with SIGKILL",
+        "longest pause of the producer",
+        "killed, came back, all replicas in sync",
         "acknowledged records present: 20,000 of 20,000",
         "count: 20,000 read, 20,000 sent",
         "UA United Air Lines Inc.",

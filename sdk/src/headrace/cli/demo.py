@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from headrace.cli.dev_cluster import DevCluster, DevFault, free_port_pair
-from headrace.cli.dev_plan import plan_cluster
+from headrace.cli.dev_plan import BROKERS_DEFAULT, plan_cluster
 from headrace.cli.output import console, notice
 from headrace.cli.session import REFUSED, fail, refuse
 from headrace.demo.flights import DatasetMissing
@@ -26,9 +26,9 @@ def demo(
         typer.Option(metavar="N", min=1, help="Only the first N flights.", show_default="all"),
     ] = None,
 ) -> None:
-    """Send 336,776 real flights through a broker that is killed on the way, and check them all.
+    """Send 336,776 real flights through three brokers, kill a leader on the way, check them all.
 
-    Starts its own broker in a temporary folder and leaves nothing behind. Ends with PASS and exit
+    Starts its own brokers in a temporary folder and leaves nothing behind. Ends with PASS and exit
     code 0, or FAIL and 1.
     """
     try:
@@ -42,13 +42,14 @@ def demo(
 
 async def _demo(records: int | None, out: Console) -> bool:
     with tempfile.TemporaryDirectory(prefix="headrace-demo-") as folder:
-        plan = plan_cluster(brokers=1, data_dir=Path(folder) / "data", port=free_port_pair())
-        cluster = DevCluster(plan, log_path=Path(folder) / "broker.log", quiet=True)
+        port = free_port_pair(brokers=BROKERS_DEFAULT)
+        plan = plan_cluster(brokers=BROKERS_DEFAULT, data_dir=Path(folder) / "data", port=port)
+        cluster = DevCluster(plan, log_path=Path(folder) / "brokers.log", quiet=True)
         try:
             async with cluster:
                 return await run_demo(cluster, records=records, console=out)
         except HeadraceError:
-            notice(f"the broker's last words{cluster.log_tail()}")
+            notice(f"the brokers' last words{cluster.log_tail()}")
             raise
         except TimeoutError:
             raise DevFault(f"the broker did not come back{cluster.log_tail()}") from None

@@ -1,4 +1,4 @@
-"""The demo: a year of real flights through a real broker that is killed on the way.
+"""The demo: a year of real flights through three real brokers, one of which is killed on the way.
 
 `flights` reads the data set, `checks` compares what came back with what was sent (pure), `run`
 does the sending, killing and reading against a cluster that the command line starts.

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -26,6 +27,7 @@ from headrace.sdk import Admin, Consumer, Producer
 
 TOPIC = "flights"
 PARTITIONS = 6
+REPLICAS = 3
 CHUNK = 2_000
 """Records a `send_many` call: about 600 kB of JSON."""
 
@@ -34,6 +36,9 @@ KILL_DELAY_S = 0.001
 
 READ_MAX = 10_000
 """Records asked for by one fetch."""
+
+IN_SYNC_POLL_S = 0.05
+"""Between two looks at whether all replicas are in sync again."""
 
 STALLED_S = 30.0
 """Nothing acknowledged, or nothing read, for so long: the demo fails instead of waiting on."""
@@ -51,7 +56,7 @@ class Cluster(Protocol):
 
     @property
     def bootstrap(self) -> str:
-        """The address for clients."""
+        """The addresses for clients."""
         ...
 
     def kill(self, broker_id: int) -> int:
@@ -65,7 +70,7 @@ class Cluster(Protocol):
 
 @dataclass(slots=True)
 class Story:
-    """What happened, as it happens."""
+    """What happened, as it happens. Times are seconds."""
 
     places: list[Place] = field(default_factory=list)
     produce_s: float = 0.0
@@ -73,9 +78,13 @@ class Story:
     handed_over: int = 0
     killed_after: int = 0
     under_way: int = 0
+    killed_id: int = -1
+    killed_led: list[int] = field(default_factory=list)
     killed_pid: int = 0
     new_pid: int = 0
     down_s: float = 0.0
+    pause_s: float = 0.0
+    in_sync: bool = False
 
 
 async def run_demo(cluster: Cluster, *, records: int | None, console: Console) -> bool:
@@ -89,8 +98,11 @@ async def run_demo(cluster: Cluster, *, records: int | None, console: Console) -
         f" in {time.monotonic() - started:.1f} s"
     )
     async with Admin(cluster.bootstrap) as admin:
-        await admin.create_topic(TOPIC, partitions=PARTITIONS)
-    console.print(f"topic {TOPIC!r} with {PARTITIONS} partitions at {cluster.bootstrap}")
+        await admin.create_topic(TOPIC, partitions=PARTITIONS, replicas=REPLICAS)
+    console.print(
+        f"topic {TOPIC!r} with {PARTITIONS} partitions, {REPLICAS} replicas each, at"
+        f" {cluster.bootstrap}"
+    )
     story = Story()
     with _progress(console) as progress:
         await _produce(cluster, flights, story, progress)
@@ -106,20 +118,23 @@ async def run_demo(cluster: Cluster, *, records: int | None, console: Console) -
 
 
 async def _produce(cluster: Cluster, flights: Flights, story: Story, progress: Progress) -> None:
-    """Send every flight; half-way through, with a call under way, kill the broker."""
+    """Send every flight; half-way through, with a call under way, kill a leader."""
     total = len(flights.keys)
     bar = progress.add_task("producing", total=total)
     killer: asyncio.Task[None] | None = None
     began = time.perf_counter()
-    async with Producer(cluster.bootstrap, delivery_timeout=STALLED_S) as producer:
+    async with Producer(cluster.bootstrap, acks="all", delivery_timeout=STALLED_S) as producer:
         for start in range(0, total, CHUNK):
             if killer is None and start + CHUNK > total // 2:
                 killer = asyncio.create_task(_kill(cluster, story))
             end = min(start + CHUNK, total)
             story.handed_over = end
+            called = time.perf_counter()
             metas = await producer.send_many(
                 TOPIC, flights.values[start:end], keys=flights.keys[start:end]
             )
+            if killer is not None:
+                story.pause_s = max(story.pause_s, time.perf_counter() - called)
             story.places.extend((meta.partition, meta.offset) for meta in metas)
             progress.update(bar, completed=len(story.places))
         await producer.flush()
@@ -130,27 +145,44 @@ async def _produce(cluster: Cluster, flights: Flights, story: Story, progress: P
 
 
 async def _kill(cluster: Cluster, story: Story) -> None:
-    """SIGKILL the broker while a send is under way: its bytes are on the wire, and nobody knows yet
-    how much of them is written."""
-    await asyncio.sleep(KILL_DELAY_S)
-    story.killed_after = len(story.places)
-    story.under_way = story.handed_over - story.killed_after
-    began = time.perf_counter()
-    story.killed_pid = cluster.kill(0)
-    story.new_pid = await cluster.back(0, story.killed_pid)
-    story.down_s = time.perf_counter() - began
+    """SIGKILL the leader of the busiest partition while a send is under way: its bytes are on the
+    wire, and nobody knows yet how much of them is written."""
+    async with Admin(cluster.bootstrap) as admin:
+        topic = await admin.describe_topic(TOPIC)
+        leaders = {part.partition: part.leader for part in topic.partitions}
+        counts = Counter(partition for partition, _ in story.places)
+        busiest = max(leaders, key=lambda partition: counts[partition])
+        victim = leaders[busiest]
+        assert victim is not None, f"nobody leads partition {busiest}"
+        story.killed_id = victim
+        story.killed_led = [part for part, leader in leaders.items() if leader == victim]
+        await asyncio.sleep(KILL_DELAY_S)
+        story.killed_after = len(story.places)
+        story.under_way = story.handed_over - story.killed_after
+        began = time.perf_counter()
+        story.killed_pid = cluster.kill(victim)
+        story.new_pid = await cluster.back(victim, story.killed_pid)
+        story.down_s = time.perf_counter() - began
+        while not story.in_sync:
+            topic = await admin.describe_topic(TOPIC)
+            story.in_sync = all(len(part.isr) == REPLICAS for part in topic.partitions)
+            await asyncio.sleep(IN_SYNC_POLL_S)
 
 
 def _tell_produced(console: Console, story: Story, total: int) -> None:
-    working = max(story.produce_s - story.down_s, 1e-9)
+    led = ", ".join(map(str, story.killed_led))
     console.print(
-        f"broker (pid {story.killed_pid}) killed with SIGKILL after {story.killed_after:,}"
-        f" acknowledged records, with {story.under_way:,} under way; back on the same data as pid"
+        f"broker {story.killed_id} (pid {story.killed_pid}), the leader of partitions {led}, killed"
+        f" with SIGKILL after {story.killed_after:,} acknowledged records, with"
+        f" {story.under_way:,} under way"
+    )
+    console.print(
+        f"the others took over: longest pause of the producer {story.pause_s:.2f} s; back as pid"
         f" {story.new_pid} after {story.down_s:.1f} s"
     )
     console.print(
-        f"produced: {total:,} records acknowledged in {story.produce_s:.2f} s"
-        f" ({total / working:,.0f} records/s while the broker was up)"
+        f"produced: {total:,} records acknowledged by all in-sync replicas in"
+        f" {story.produce_s:.2f} s ({total / story.produce_s:,.0f} records/s, the pause included)"
     )
 
 
@@ -202,12 +234,12 @@ def _report(
 
 
 def _check_kill(story: Story) -> Check:
-    """The broker did die and another process took its place."""
-    passed = story.new_pid not in {0, story.killed_pid}
+    """The leader did die, another process took its place, and it has caught up."""
+    passed = story.new_pid not in {0, story.killed_pid} and story.in_sync
     return Check(
-        name="killed and came back",
+        name="killed, came back, all replicas in sync",
         passed=passed,
-        detail=f"pid {story.killed_pid}, then {story.new_pid}",
+        detail=f"broker {story.killed_id}: pid {story.killed_pid}, then {story.new_pid}",
     )
 
 

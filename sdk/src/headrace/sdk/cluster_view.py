@@ -2,9 +2,9 @@
 a request for a partition goes to.
 
 With `route="auto"` that is the leader's advertised address. Where it can't be reached requests go
-through the bootstrap address, which passes them on. If that works, the leader is alive and merely
-out of reach from here (port-forward, Ingress): one warning, and the direct way is tried again after
-a while. If it doesn't, the leader has died, and there will be another one.
+through the bootstrap address, which passes them on. If that works and the leader is still the same
+afterwards, it is alive and merely out of reach from here (port-forward, Ingress): one warning, and
+the direct way is tried again after a while. Otherwise it has died, and there will be another one.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ class TopicView:
 class _Detour:
     until: float
     length_s: float = DIRECT_RETRY_UNSURE_S
+    has_helped: bool = False
     is_confirmed: bool = False
 
 
@@ -104,13 +105,16 @@ class ClusterView:
         Raises:
             TopicNotFound: there is no such topic; it is dropped from the cache.
         """
+        # A caller that gives up doesn't take the load away from the others.
+        return await asyncio.shield(self._start_loading(name))
+
+    def _start_loading(self, name: str) -> asyncio.Task[TopicView]:
         task = self._loading.get(name)
         if task is None:
             task = asyncio.ensure_future(self._load(name))
             self._loading[name] = task
             task.add_done_callback(lambda done: self._loaded(name, done))
-        # A caller that gives up doesn't take the load away from the others.
-        return await asyncio.shield(task)
+        return task
 
     def _loaded(self, name: str, task: asyncio.Task[TopicView]) -> None:
         del self._loading[name]
@@ -137,6 +141,7 @@ class ClusterView:
         if before is not None:
             changed = (a != b for a, b in zip(before.leaders, found.leaders, strict=False))
             self._client.stats.leader_changes += sum(changed)
+        self._confirm_detours(found)
         return found
 
     async def refresh_brokers(self) -> None:
@@ -197,25 +202,34 @@ class ClusterView:
         return True
 
     def went_right(self, url: str, topic: str, partition: int) -> None:
-        """Takes note of a good answer for a partition: a direct one ends a detour, one through the
-        bootstrap address proves that the leader is alive and the detour needed."""
+        """Takes note of a good answer for a partition: a direct one ends a detour; after one by
+        the bootstrap address the leader is looked up: is it still the same?"""
         if not self._detours:
             return
         if self._detours.pop(url, None) is not None:
             return
         direct = self._direct(topic, partition)
         detour = None if direct is None else self._detours.get(direct)
-        if detour is None or detour.is_confirmed:
-            return
-        detour.is_confirmed = True
-        detour.length_s = DIRECT_RETRY_FIRST_S
-        detour.until = asyncio.get_running_loop().time() + detour.length_s
-        log.warning(
-            "%s can't be reached from here; its partitions go through %s instead, which costs"
-            " a hop. If that is intended, set route='bootstrap'.",
-            direct,
-            url,
-        )
+        if detour is not None and not detour.has_helped:
+            detour.has_helped = True
+            self._start_loading(topic)
+
+    def _confirm_detours(self, view: TopicView) -> None:
+        """A detour has helped, and whoever couldn't be reached still leads: it is alive."""
+        for leader in set(view.leaders) - {None}:
+            direct = self._brokers.get(leader or 0)
+            detour = None if direct is None else self._detours.get(direct)
+            if detour is None or not detour.has_helped or detour.is_confirmed:
+                continue
+            detour.is_confirmed = True
+            detour.length_s = DIRECT_RETRY_FIRST_S
+            detour.until = asyncio.get_running_loop().time() + detour.length_s
+            log.warning(
+                "%s can't be reached from here; its partitions go through %s instead, which costs"
+                " a hop. If that is intended, set route='bootstrap'.",
+                direct,
+                self._client.bootstrap_url,
+            )
 
     def _age_s(self, view: TopicView) -> float:
         return asyncio.get_running_loop().time() - view.loaded_at
