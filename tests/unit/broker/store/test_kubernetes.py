@@ -10,6 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
+import certifi
 import pytest
 import yaml
 from hypothesis import given
@@ -20,6 +21,7 @@ from apiserver.rbac import token_of
 from apiserver.server import ApiServer
 from apiserver.state import Ref
 from headrace.broker.settings import load
+from headrace.broker.store import kubernetes_api
 from headrace.broker.store import kubernetes_objects as objects
 from headrace.broker.store.base import Applied, Change, Gone, Put, Refused, Snapshot, Unknown
 from headrace.broker.store.kubernetes import PAGE, KubernetesStore
@@ -423,9 +425,29 @@ async def test_a_new_token_in_the_kubeconfig_is_found_after_a_401(
     await store.close()
 
 
+async def test_a_pod_uses_its_service_account(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("first\n")
+    (tmp_path / "namespace").write_text("mills\n")
+    (tmp_path / "ca.crt").write_bytes(Path(certifi.where()).read_bytes())
+    monkeypatch.setattr(kubernetes_api, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    store = await KubernetesStore.open(cluster="mill")
+    assert store.namespace == "mills"
+    assert await store._api._credentials() == {"authorization": "bearer first"}
+    (tmp_path / "token").write_text("rotated")
+    await store._api._load()
+    assert await store._api._credentials() == {"authorization": "bearer rotated"}
+    await store.close()
+
+
 async def test_configuration_that_cannot_work_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
     with pytest.raises(InvalidConfig, match="KUBECONFIG"):
         await KubernetesStore.open(cluster="mill", kubeconfig=str(tmp_path / "absent"))
     with pytest.raises(InvalidConfig, match="lower-case"):

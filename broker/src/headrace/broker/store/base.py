@@ -1,7 +1,8 @@
 """The store: the few verbs that coordination needs, and what each outcome promises.
 
 Cluster state is a set of small objects, each a key and bytes, changed only by compare-and-swap.
-Backends: `memory` (simulation and tests), `sqlite` (brokers of one machine); one contract suite
+Backends: `memory` (simulation and tests), `sqlite` (brokers of one machine), `kubernetes` (brokers
+in a cluster); one contract suite
 tests them all. Nothing above this package knows which one is in use.
 
 Keys are paths; the first part says what it is:

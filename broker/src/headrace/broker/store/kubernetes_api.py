@@ -272,7 +272,10 @@ class KubernetesApi:
         token = SERVICE_ACCOUNT / "token"
         try:
             if not self._kubeconfig and token.exists():
-                config.load_incluster_config(client_configuration=configuration)
+                certificate = SERVICE_ACCOUNT / "ca.crt"
+                pod: Any = importlib.import_module("kubernetes.aio.config.incluster_config")
+                loader = pod.InClusterConfigLoader(str(token), str(certificate))
+                loader.load_and_set(configuration)
                 self.namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
                 return configuration
             file = self._kubeconfig or str(Path.home() / ".kube" / "config")
