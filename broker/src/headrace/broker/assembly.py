@@ -8,6 +8,7 @@ Stop (SIGTERM): draining → requests end → logs synced → `clean` marker →
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import secrets
@@ -40,6 +41,7 @@ from headrace.broker.log.volume import Volume
 from headrace.broker.metrics import BrokerSample, Metrics, StateCollector
 from headrace.broker.node import GOODBYE_S, Node, Ports
 from headrace.broker.peers.over_http import HttpPeers
+from headrace.broker.rack import rack_of
 from headrace.broker.sampling import broker_sample, topic_samples
 from headrace.broker.settings import Settings, static_keys
 from headrace.broker.stall import StallMeter
@@ -95,6 +97,8 @@ class Broker:
         """
         settings = self.settings
         await self._health.start(settings.health_host or settings.host, settings.health_port)
+        rack = await rack_of(settings.rack, settings.rack_file)
+        self.settings = dataclasses.replace(settings, rack=rack or "")
         node = await self._make_node()
         await node.join()
         self._server = self._make_server(node)

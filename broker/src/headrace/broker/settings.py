@@ -63,6 +63,11 @@ class Settings:
         " from the start; after 30 s they are made with those that run.",
     )
     rack: str = _key("rack", "", "Rack or zone of this broker, for placement.")
+    rack_file: str = _key(
+        "rack.file",
+        "",
+        "File with the rack, for when it is told later: waited for up to 60 s at the start.",
+    )
     cluster_secret_file: str = _key(
         "cluster.secret.file",
         "",
