@@ -2,8 +2,7 @@
 
 Cluster state is a set of small objects, each a key and bytes, changed only by compare-and-swap.
 Backends: `memory` (simulation and tests), `sqlite` (brokers of one machine), `kubernetes` (brokers
-in a cluster); one contract suite
-tests them all. Nothing above this package knows which one is in use.
+in a cluster); one contract suite tests them all. Nothing above this package knows which is in use.
 
 Keys are paths; the first part says what it is:
 
