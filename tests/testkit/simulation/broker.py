@@ -107,6 +107,15 @@ class SimPeers:
         return await ask(self._world, self._process, target, path, serve, timeout_s=timeout_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request that a process is working at."""
+
+    source: str
+    what: str
+    answer: Callable[[object], None]
+
+
 async def ask(
     world: World,
     process: Process,
@@ -136,7 +145,7 @@ async def ask(
         wire.send(Message(ANSWER, target.name, process.name, what, lambda: settle(result)))
 
     async def work() -> None:
-        target.asked[work] = answer
+        target.asked[work] = Asked(process.name, what, answer)
         try:
             result: object = await serve(target)  # type: ignore[misc]
         except HeadraceError as error:
@@ -177,7 +186,7 @@ class SimBroker:
         self.is_wanted = False
         self.has_lost = False
         """Whether log bytes were lost since the last registration (A1)."""
-        self.asked: dict[object, Callable[[object], None]] = {}
+        self.asked: dict[object, Asked] = {}
         self._node: Node | None = None
         self._disk: SimDisk | None = None
         self._store: SimStore | None = None
@@ -301,8 +310,8 @@ class SimBroker:
             self._store.forget()
         self._node = self._produce = self._store = None
         asked, self.asked = self.asked, {}
-        for answer in asked.values() if self.is_powered else ():
-            answer(ConnectionFailed(f"the connection to {self.name} broke off"))
+        for each in asked.values() if self.is_powered else ():
+            each.answer(ConnectionFailed(f"the connection to {self.name} broke off"))
         self.world.checker.forget(self)
 
     def power_cut(self, cut: Cut) -> None:

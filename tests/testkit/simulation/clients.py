@@ -52,13 +52,7 @@ class Producer:
 
     async def send(self) -> bool:
         """Sends the next record; whether it was acknowledged."""
-        sealed = bytes(
-            batch.encode_records(
-                [(None, b"v", 0, None)], producer_id=self._producer_id, producer_epoch=0,
-                base_sequence=self.sequence,
-            )
-        )  # fmt: skip
-        seal = batch.read_header(sealed).sealed_crc
+        sealed, seal = self._sealed()
         self.sent += 1
         for attempt in range(ATTEMPTS_MAX):
             target = self._target or self.world.rng.choice(self.world.brokers)
@@ -72,15 +66,27 @@ class Producer:
                 await asyncio.sleep(0.05 * self.world.rng.random() * 2 ** min(attempt, 5))
                 continue
             self._target = target
+            self._acknowledged(result, seal)
             self.sequence += 1
-            self.acked += 1
-            self.world.trace(
-                f"{self.process.name}: r{self.sequence - 1} acknowledged at {result.base_offset}"
-            )
-            self.world.checker.acked(self.where, result.base_offset, seal, acks=self.acks)
             return True
         self._producer_id, self.sequence = self._new_id(), 0
         return False
+
+    def _sealed(self) -> tuple[bytes, int]:
+        sealed = bytes(
+            batch.encode_records(
+                [(None, b"v", 0, None)], producer_id=self._producer_id, producer_epoch=0,
+                base_sequence=self.sequence,
+            )
+        )  # fmt: skip
+        return sealed, batch.read_header(sealed).sealed_crc
+
+    def _acknowledged(self, result: ProduceResult, seal: int) -> None:
+        self.acked += 1
+        self.world.trace(
+            f"{self.process.name}: r{self.sequence} acknowledged at {result.base_offset}"
+        )
+        self.world.checker.acked(self.where, result.base_offset, seal, acks=self.acks)
 
     async def _try(self, target: SimBroker, sealed: bytes) -> ProduceResult:
         async def serve(broker: SimBroker) -> ProduceResult:
@@ -91,3 +97,14 @@ class Producer:
         return await ask(
             self.world, self.process, target, "produce", serve, timeout_s=TIMEOUT_MS / 1000 + 1
         )
+
+    async def send_once(self, target: SimBroker) -> bool:
+        """Sends the present record to one broker, without retry; whether it was acknowledged."""
+        sealed, seal = self._sealed()
+        try:
+            result = await self._try(target, sealed)
+        except HeadraceError as error:
+            self.world.trace(f"{self.process.name}: not at {target.name}: {error.code}")
+            return False
+        self._acknowledged(result, seal)
+        return True
