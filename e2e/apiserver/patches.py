@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from apiserver.answers import Json, bad_request
+from apiserver.answers import ApiError, Json
 
 MERGE_KEYS: dict[str, str] = {
     "containers": "name",
@@ -84,7 +84,7 @@ def json_patch(value: Json, operations: list[Json]) -> Json:
     """JSON patch (RFC 6902).
 
     Raises:
-        ApiError: 400, a path that isn't there or a `test` that fails.
+        ApiError: 422, a path that isn't there or a `test` that fails.
     """
     document: Any = copy.deepcopy(value)
     for operation in operations:
@@ -97,7 +97,7 @@ def _operate(document: Any, operation: Json) -> Any:
     verb, path = operation.get("op"), _pointer(operation.get("path", ""))
     if verb == "test":
         if _read(document, path) != operation.get("value"):
-            raise bad_request(f"testing path {operation['path']} failed")
+            raise _refused(f"testing path {operation['path']} failed")
         return document
     if verb in ("move", "copy"):
         source = _pointer(operation["from"])
@@ -112,7 +112,12 @@ def _operate(document: Any, operation: Json) -> Any:
         return _add(_remove(document, path) if path else document, path, operation.get("value"))
     if verb == "add":
         return _add(document, path, operation.get("value"))
-    raise bad_request(f"unknown operation {verb!r}")
+    raise _refused(f"unknown operation {verb!r}")
+
+
+def _refused(message: str) -> ApiError:
+    """422, as of the real server; kopf takes it for a conflict and reads again."""
+    return ApiError(422, "Invalid", f"the server rejected our request: {message}")
 
 
 def _pointer(path: str) -> list[str]:
@@ -124,7 +129,7 @@ def _read(document: Any, path: list[str]) -> Any:
         for step in path:
             document = document[int(step)] if isinstance(document, list) else document[step]
     except (KeyError, IndexError, ValueError, TypeError) as error:
-        raise bad_request(f"the path /{'/'.join(path)} doesn't exist") from error
+        raise _refused(f"the path /{'/'.join(path)} doesn't exist") from error
     return document
 
 
@@ -138,7 +143,7 @@ def _add(document: Any, path: list[str], value: Any) -> Any:
     elif isinstance(parent, dict):
         parent[path[-1]] = value
     else:
-        raise bad_request(f"nothing can be added at /{'/'.join(path)}")
+        raise _refused(f"nothing can be added at /{'/'.join(path)}")
     return document
 
 

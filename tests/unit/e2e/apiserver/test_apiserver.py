@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import os
+import sys
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -111,7 +114,7 @@ async def test_a_list_of_an_exact_revision_is_the_past(client: Client) -> None:
 
 
 async def watch(client: Client, query: str, count: int) -> list[tuple[str, str]]:
-    found = []
+    found: list[tuple[str, str]] = []
     async with (
         asyncio.timeout(5),
         client.session.get(f"{client.api.url}{CONFIGMAPS}?watch=true&{query}") as response,
@@ -333,3 +336,63 @@ async def test_a_restore_goes_back_and_gives_revisions_out_again(client: Client)
     assert await client.ok("GET", CONFIGMAPS + "/a") == first
     other = await client.ok("PUT", CONFIGMAPS + "/a", {**first, "data": {"k": "3"}})
     assert other["metadata"]["resourceVersion"] == second["metadata"]["resourceVersion"]
+
+
+async def test_a_json_patch_whose_test_fails_is_refused_whole(client: Client) -> None:
+    await client.ok("POST", CONFIGMAPS, config_map("a", k="1"))
+    kind = "application/json-patch+json"
+    change = {"op": "replace", "path": "/data/k", "value": "2"}
+    test = {"op": "test", "path": "/metadata/resourceVersion", "value": "0"}
+    status, _ = await client.call("PATCH", CONFIGMAPS + "/a", [change, test], kind=kind)
+    assert status == 422
+    assert (await client.ok("GET", CONFIGMAPS + "/a"))["data"] == {"k": "1"}
+    await client.ok("PATCH", CONFIGMAPS + "/a", [change], kind=kind)
+    assert (await client.ok("GET", CONFIGMAPS + "/a"))["data"] == {"k": "2"}
+
+
+OPERATOR = """
+import kopf
+
+@kopf.on.create("x.dev", "v1", "mills")
+@kopf.on.update("x.dev", "v1", "mills")
+def turn(spec, patch, **_):
+    patch.status["wheels"] = spec["wheels"]
+
+@kopf.on.delete("x.dev", "v1", "mills")
+def stop(**_):
+    pass
+"""
+
+
+async def test_a_kopf_operator_handles_creation_update_and_deletion(
+    client: Client, tmp_path: Path
+) -> None:
+    client.api.make(DEFINITION)
+    (tmp_path / "mills.py").write_text(OPERATOR)
+    kubeconfig = client.api.write_kubeconfig(tmp_path / "kubeconfig")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "kopf", "run", "--standalone", "-n", "default", "mills.py",
+        cwd=tmp_path, env={**os.environ, "KUBECONFIG": str(kubeconfig)},
+        stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
+    )  # fmt: skip
+
+    async def until_status(wheels: int) -> Json:
+        while True:
+            found: Json = await client.ok("GET", MILLS + "/m")
+            if (found.get("status") or {}).get("wheels") == wheels:
+                return found
+            await asyncio.sleep(0.05)
+
+    try:
+        async with asyncio.timeout(30):
+            await client.ok("POST", MILLS, {"metadata": {"name": "m"}, "spec": {"wheels": 2}})
+            assert "finalizers" in (await until_status(2))["metadata"]
+            patch = {"spec": {"wheels": 3}}
+            await client.ok("PATCH", MILLS + "/m", patch, kind="application/merge-patch+json")
+            await until_status(3)
+            await client.ok("DELETE", MILLS + "/m")
+            while (await client.call("GET", MILLS + "/m"))[0] != 404:
+                await asyncio.sleep(0.05)
+    finally:
+        process.terminate()
+        await process.wait()
