@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """local[2,3]: two threads, and a task may fail twice (without the 3 none is tried again)."""
     folder = tmp_path_factory.mktemp("spark")
-    roots = [str(ROOT / part / "src") for part in ("spark", "sdk")]
+    roots = [str(ROOT / part / "src") for part in ("spark", "sdk", "broker")]
     roots.append(str(ROOT / "tests"))
     os.environ["JAVA_HOME"] = str(java_home(folder))
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from headrace.sdk import Record
 from headrace.sdk.sync import Admin, Consumer, Producer
 from testkit.brokers import BrokerProcess
 
@@ -84,7 +85,8 @@ def test_a_record_has_the_columns_of_the_kafka_source(
 def test_ranges_by_offset_time_and_size(spark: SparkSession, filled: BrokerProcess) -> None:
     def offsets(**options: Any) -> tuple[int, int, int]:
         frame = reader(spark, filled, assign='{"batch": [0]}', **options).load()
-        low, high, count = frame.agg(f.min("offset"), f.max("offset"), f.count("*")).first() or ()
+        row = frame.agg(f.min("offset"), f.max("offset"), f.count("*")).collect()[0]
+        low, high, count = row[0], row[1], row[2]
         assert count == high - low + 1
         return low, high, frame.rdd.getNumPartitions()
 
@@ -210,7 +212,7 @@ def test_rows_are_written_where_their_columns_say(
     )
     writer = frame.write.format("headrace").mode("append")
     writer.option("headrace.bootstrap.servers", broker.url).save()
-    seen = {}
+    seen: dict[int, Record] = {}
     with Consumer(broker.url, "to-a", "to-b", offset_reset="earliest") as consumer:
         while len(seen) < 300:
             records = consumer.fetch(timeout=10)
