@@ -5,11 +5,19 @@ Nothing is asked of the cluster before the first use, which makes the session an
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from datetime import datetime
 from typing import Any
 
-from headrace.protocol.errors import Closed, InvalidRequest
+from headrace.protocol.errors import Closed, InvalidConfig, InvalidRequest
 from headrace.protocol.ids import TopicPartition
 from headrace.protocol.names import check_name
 from headrace.protocol.record import Record
@@ -17,10 +25,12 @@ from headrace.sdk.client import Client
 from headrace.sdk.core.positions import PartitionState, RawBatch
 from headrace.sdk.offsets import Where
 from headrace.sdk.reading.decoding import Decoder
-from headrace.sdk.reading.session import Session
+from headrace.sdk.reading.group_reader import Call
+from headrace.sdk.reading.session import Callbacks, Session
 from headrace.sdk.reading.workers import Handler, Workers
 from headrace.sdk.serializers import Deserializer, deserialize_with
 from headrace.sdk.settings import (
+    Assignor,
     ConnectionSettings,
     ConsumerSettings,
     Credentials,
@@ -34,6 +44,8 @@ from headrace.sdk.transport import Transport
 _DEFAULT = ConsumerSettings()
 _CONNECTION = ConnectionSettings()
 Partition = tuple[str, int]
+Callback = Callable[["Consumer", Sequence[TopicPartition]], Awaitable[object] | object]
+"""Called with the consumer and partitions; plain or async."""
 
 
 class Consumer:
@@ -44,9 +56,14 @@ class Consumer:
                 print(record.topic, record.partition, record.offset, record.key, record.value)
 
     It reads all partitions of its topics (also those added later, from their beginning), or those
-    given to `assign`. With a `group` it starts where that group committed, and commits what is
-    finished: a record is finished once the next one is asked for. After a crash records may come
-    again, none is left out.
+    given to `assign`. With a `group` it shares the partitions with the other members of that group,
+    each partition being one member's at a time; it starts where the group committed, and commits
+    what is finished: a record is finished once the next one is asked for. After a crash records may
+    come again, none is left out.
+
+    `on_assigned(consumer, partitions)` is called before the first record of partitions that came
+    (and may seek), `on_revoked` before they go (and may commit), `on_lost` (else `on_revoked`) when
+    they are gone already. They may be plain or async; what they raise ends the consumer.
 
     Keyword arguments are the fields of `ConsumerSettings` and `ConnectionSettings`, where each is
     explained.
@@ -61,6 +78,16 @@ class Consumer:
         bootstrap: str | Sequence[str],
         *topics: str,
         group: str | None = None,
+        on_assigned: Callback | None = None,
+        on_revoked: Callback | None = None,
+        on_lost: Callback | None = None,
+        broadcast: bool = _DEFAULT.broadcast,
+        pattern: str | None = _DEFAULT.pattern,
+        instance_id: str | None = _DEFAULT.instance_id,
+        rack: str | None = _DEFAULT.rack,
+        assignor: Assignor = _DEFAULT.assignor,
+        session_timeout: float = _DEFAULT.session_timeout,
+        rebalance_timeout: float = _DEFAULT.rebalance_timeout,
         offset_reset: OffsetReset = _DEFAULT.offset_reset,
         auto_commit: bool = _DEFAULT.auto_commit,
         auto_commit_interval: float = _DEFAULT.auto_commit_interval,
@@ -86,6 +113,13 @@ class Consumer:
     ) -> None:
         self._settings = ConsumerSettings(
             group=None if group is None else check_name(group, kind="group"),
+            broadcast=broadcast,
+            pattern=pattern,
+            instance_id=instance_id,
+            rack=rack,
+            assignor=assignor,
+            session_timeout=session_timeout,
+            rebalance_timeout=rebalance_timeout,
             offset_reset=offset_reset,
             auto_commit=auto_commit,
             auto_commit_interval=auto_commit_interval,
@@ -111,6 +145,13 @@ class Consumer:
         self._bootstrap = bootstrap_urls(bootstrap)
         self._transport = transport
         self._topics = tuple(check_name(topic, kind="topic") for topic in topics)
+        if self._settings.pattern is not None and topics:
+            raise InvalidConfig("topics and pattern= exclude one another")
+        if self._settings.offsets_group is not None:
+            check_name(self._settings.offsets_group, kind="group")
+        self._callbacks = Callbacks(
+            self._bound(on_assigned), self._bound(on_revoked), self._bound(on_lost)
+        )
         self._decoder = Decoder(
             load_key=deserialize_with(key_deserializer, name="key_deserializer"),
             load_value=deserialize_with(value_deserializer, name="value_deserializer"),
@@ -118,6 +159,12 @@ class Consumer:
         self._session: Session | None = None
         self._started: Session | None = None
         self._is_closed = False
+
+    def _bound(self, callback: Callback | None) -> Call | None:
+        if callback is None:
+            return None
+        chosen = callback
+        return lambda partitions: chosen(self, partitions)
 
     # --- reading ---------------------------------------------------------------------------------
 
@@ -172,6 +219,7 @@ class Consumer:
         progress = session.progress
         progress.is_by_hand = True
         workers = Workers(handler, max(concurrency, 1), progress.finish_by_hand)
+        progress.has_unhandled = workers.has_unhandled
         try:
             await workers.run(self.next_records, session.state_of)
         finally:
@@ -202,6 +250,7 @@ class Consumer:
         wanted = {TopicPartition(*where) for where in partitions}
         self._opened().subscription.topics = ()
         session = await self._start()
+        await session.leave()
         session.progress.give_back()
         await session.subscription.replace(wanted)
 
@@ -305,7 +354,7 @@ class Consumer:
             InvalidRequest: the consumer has no group.
         """
         session = await self._start()
-        if self._settings.group is None:
+        if self._settings.offsets_group is None:
             raise InvalidRequest("only a consumer with group= has committed offsets")
         found = await session.commits.load()
         wanted = [TopicPartition(*where) for where in partitions] or sorted(self.assignment)
@@ -325,7 +374,9 @@ class Consumer:
             raise Closed("the consumer is closed")
         if self._session is None:
             client = Client(self._bootstrap, self._connection, self._transport)
-            self._session = Session(client, self._topics, self._settings, self._decoder)
+            self._session = Session(
+                client, self._topics, self._settings, self._decoder, self._callbacks
+            )
         return self._session
 
     async def __aenter__(self) -> Consumer:

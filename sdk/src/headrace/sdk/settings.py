@@ -6,6 +6,7 @@ defaults, check what was given and name the two settings that contradict each ot
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ Acks = Literal["all", "1", "0", 1, 0]
 Route = Literal["auto", "direct", "bootstrap"]
 OffsetReset = Literal["earliest", "latest", "error"]
 OnCorrupt = Literal["raise", "skip"]
+Assignor = Literal["uniform", "range"]
 HeaderValues = Mapping[str, str]
 Credentials = HeaderValues | Callable[[], HeaderValues | Awaitable[HeaderValues]]
 
@@ -167,6 +169,34 @@ class ConsumerSettings:
     group: str | None = None
     """Name under which offsets are committed and found again. None: nothing is committed."""
 
+    broadcast: bool = False
+    """Every member of the group reads everything. With `instance_id` its offsets are committed
+    under the name GROUP.INSTANCE_ID, without it nothing is committed."""
+
+    pattern: str | None = None
+    """Instead of topics: a regular expression; all topics whose whole name matches are read, also
+    those made later (noticed within `metadata_max_age`). It is matched here and not by the brokers,
+    which a stranger's expression could keep busy for ever."""
+
+    instance_id: str | None = None
+    """A name of this member that outlives restarts: one that comes back within its session has the
+    partitions it had, and no other member is disturbed. Each running member needs its own."""
+
+    rack: str | None = None
+    """Where this program runs: partitions with a replica there are preferred."""
+
+    assignor: Assignor = "uniform"
+    """`uniform`: equal shares, moving as little as can be. `range`: consecutive partitions, the
+    same numbers of several topics at one member. The group uses what most members say."""
+
+    session_timeout: float = 45.0
+    """Seconds without a heartbeat after which a member counts as dead and its partitions go to
+    others; as long nothing is handed out here if the group can't be reached."""
+
+    rebalance_timeout: float = 60.0
+    """Seconds a member may take for giving up or receiving partitions, its callbacks included; for
+    half of it a partition that is to go waits for records that the program has in hand."""
+
     offset_reset: OffsetReset = "earliest"
     """Where to begin without a committed offset, and where to go on when the offset is no longer
     there: `earliest`, `latest`, or `error` to raise OffsetOutOfRange."""
@@ -221,6 +251,24 @@ class ConsumerSettings:
             message="auto_commit_interval= must be above 0 and max_wait= not below",
         )
         _check(
+            holds=self.assignor in ("uniform", "range"),
+            message=f"assignor= is uniform or range, got {self.assignor!r}",
+        )
+        _check(
+            holds=0.5 <= self.session_timeout <= 1800 and 0.5 <= self.rebalance_timeout <= 1800,
+            message="session_timeout= and rebalance_timeout= are seconds between 0.5 and 1800",
+        )
+        _check(
+            holds=self.group is not None
+            or not (self.broadcast or self.pattern or self.instance_id),
+            message="broadcast=, pattern= and instance_id= need a group=",
+        )
+        _check(
+            holds=self.instance_id is None
+            or (self.instance_id.isascii() and 0 < len(self.instance_id) <= 100),
+            message="instance_id= is 1 to 100 ASCII characters",
+        )
+        _check(
             holds=0 < self.partition_bytes <= self.fetch_bytes <= self.prefetch_bytes,
             message="partition_bytes= <= fetch_bytes= <= prefetch_bytes= must hold",
         )
@@ -228,6 +276,19 @@ class ConsumerSettings:
             holds=self.min_bytes >= 0 and self.polls_per_broker > 0,
             message="min_bytes= must not be negative and polls_per_broker= above 0",
         )
+
+        if self.pattern is not None:
+            try:
+                re.compile(self.pattern)
+            except re.error as error:
+                raise InvalidConfig(f"pattern= is no regular expression: {error}") from error
+
+    @property
+    def offsets_group(self) -> str | None:
+        """The group whose offsets are read and committed."""
+        if not self.broadcast:
+            return self.group
+        return None if self.instance_id is None else f"{self.group}.{self.instance_id}"
 
 
 def bootstrap_urls(given: str | Sequence[str]) -> tuple[str, ...]:

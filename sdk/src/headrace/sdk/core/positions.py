@@ -37,12 +37,13 @@ class RawBatch(NamedTuple):
 
 
 class PartitionState:
-    """One assigned partition. `failure` stopped it until a seek, `problem` only delays it."""
+    """One assigned partition. `failure` stopped it until a seek, `problem` only delays it; the
+    program pauses it (`is_paused`), the group holds it while it comes or goes (`is_held`)."""
 
     __slots__ = (
         "attempts", "buffer", "buffered_bytes", "failure", "fetch_offset", "finished", "has_raised",
-        "high_watermark", "is_fetching", "is_paused", "log_start_offset", "owner", "position",
-        "problem", "retry_at", "start", "topic_id", "turn", "version",
+        "high_watermark", "is_fetching", "is_held", "is_paused", "log_start_offset", "owner",
+        "position", "problem", "retry_at", "start", "topic_id", "turn", "version",
     )  # fmt: skip
 
     def __init__(self, owner: TopicPartition, topic_id: TopicId, start: Any) -> None:
@@ -57,6 +58,7 @@ class PartitionState:
         self.version = 0
         self.is_fetching = False
         self.is_paused = False
+        self.is_held = False
         self.retry_at = 0.0
         self.attempts = 0
         self.turn = 0
@@ -113,7 +115,7 @@ class PartitionState:
     @property
     def can_hand_out(self) -> bool:
         """Whether a batch is there that the program wants."""
-        return bool(self.buffer) and not self.is_paused
+        return bool(self.buffer) and not self.is_paused and not self.is_held
 
     def check_invariants(self) -> None:
         """Asserts the order of the three offsets and the byte count."""
@@ -188,6 +190,7 @@ def is_fetchable(state: PartitionState, *, now: float, partition_bytes: int) -> 
     return (
         not state.is_fetching
         and not state.is_paused
+        and not state.is_held
         and state.failure is None
         and state.fetch_offset is not None
         and state.retry_at <= now
@@ -231,6 +234,11 @@ class InOrder:
         self.finished = position
         self._waiting: deque[int] = deque()
         self._done: set[int] = set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is in anybody's hands."""
+        return not self._waiting
 
     def begin(self, offset: int) -> None:
         """A record has been handed to somebody."""

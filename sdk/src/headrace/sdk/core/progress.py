@@ -7,7 +7,7 @@ workers say by themselves what is finished (`is_by_hand`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from headrace.protocol.ids import TopicPartition
 from headrace.sdk.core.positions import Handout, PartitionState
@@ -23,6 +23,8 @@ class Progress:
         self.is_iterating = False
         self.is_by_hand = False
         self.touched: set[PartitionState] = set()
+        self.has_unhandled: Callable[[PartitionState], bool] = lambda state: False
+        """Within `run`: whether workers have records of a partition that they haven't handled."""
 
     # --- the handout -----------------------------------------------------------------------------
 
@@ -95,6 +97,12 @@ class Progress:
         """`finished_of` each partition, where it is known."""
         found = {state.owner: self.finished_of(state) for state in states}
         return {where: offset for where, offset in found.items() if offset is not None}
+
+    def is_done_with(self, state: PartitionState) -> bool:
+        """Whether the program has finished all that it got of the partition."""
+        if self.is_by_hand:
+            return not self.has_unhandled(state)
+        return self.finished_of(state) == self.position_of(state)
 
     # --- finishing -------------------------------------------------------------------------------
 

@@ -24,6 +24,10 @@ class Commits:
         self._group = group
         self._retry_timeout = retry_timeout
         self._known: dict[TopicPartition, int] = {}
+        self.identity: Callable[[], tuple[str, int]] = lambda: ("", -1)
+        """Who commits: a member's id and the last epoch it was told."""
+        self.topic_id_of: Callable[[TopicPartition], str | None] = lambda where: None
+        """The topic that a partition's offsets mean, where that is known."""
 
     async def load(self) -> dict[TopicPartition, tuple[str, int]]:
         """All that the group has committed: the topic's id and the offset; nothing without a group.
@@ -50,6 +54,10 @@ class Commits:
         """The partition was found to be committed so far: it needs no commit until it goes on."""
         self._known[where] = offset
 
+    def forget(self, where: TopicPartition) -> None:
+        """The partition is somebody else's."""
+        self._known.pop(where, None)
+
     async def commit(
         self,
         offsets: Mapping[TopicPartition, int],
@@ -68,14 +76,19 @@ class Commits:
         if not offsets:
             return
         parts = [
-            CommitPart(where.topic, where.partition, checked_offset(offset), metadata=metadata)
+            CommitPart(
+                *where,
+                checked_offset(offset),
+                metadata=metadata,
+                topic_id=self.topic_id_of(where),
+            )
             for where, offset in offsets.items()
         ]
         answer = await self._client.call(
             "POST",
             self._path(),
             CommitAnswer,
-            body=CommitRequest(parts),
+            body=CommitRequest(parts, *self.identity()),
             timeout=self._retry_timeout if timeout is None else timeout,
         )
         for result in answer.offsets:

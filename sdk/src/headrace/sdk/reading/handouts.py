@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -35,6 +35,14 @@ class Handouts:
         self._decoder = decoder
         self._on_corrupt = on_corrupt
         self._turn = 0
+        self.failure: Exception | None = None
+        """What ended the whole consumer; raised to whoever reads."""
+        self.notices: list[Exception] = []
+        """What the program must hear once, although reading goes on."""
+        self.may_be_empty = False
+        """Whether it is right that there is no partition to read: a group may give some later."""
+        self.may_hand_out: Callable[[], bool] = lambda: True
+        """Whether the partitions are surely still this consumer's."""
 
     # --- to the program --------------------------------------------------------------------------
 
@@ -42,7 +50,7 @@ class Handouts:
         """Waits for records; an iterator over what is left of one batch. Whoever iterates finishes
         a record by asking for the next."""
         progress = self._progress
-        if not progress.is_iterating and not progress.is_by_hand:
+        if not progress.is_by_hand:
             progress.finish_touched()
         progress.is_iterating = True
         handout = await self._next(None)
@@ -134,10 +142,18 @@ class Handouts:
             await fetcher.wait(left_s)
 
     def _ready_state(self) -> PartitionState | None:
+        if not self.may_hand_out():
+            return None
         return next_to_hand_out(self._fetcher.states.values())
 
     def _raise_failure(self) -> None:
+        if self.failure is not None:
+            raise fresh(self.failure) from self.failure.__cause__
+        if self.notices:
+            raise self.notices.pop(0)
         states = self._fetcher.states.values()
+        if not states and self.may_be_empty:
+            return
         if not states:
             raise InvalidRequest("there is nothing to read: name topics, or assign partitions")
         for state in states:

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from headrace.protocol.errors import HeadraceError, OffsetOutOfRange, PartitionNotFound
+from headrace.protocol.errors import (
+    HeadraceError,
+    OffsetOutOfRange,
+    PartitionNotFound,
+    TopicNotFound,
+)
 from headrace.protocol.ids import TopicPartition
 from headrace.sdk.cluster_view import ClusterView
 from headrace.sdk.core.positions import PartitionState
@@ -77,6 +82,41 @@ class Subscription:
         was added to a topic later (`is_new`) is read from its beginning, or records are lost."""
         self._fetcher.check_open()
         found = [await self._state_for(where) for where in wanted]
+        await self._place(found, is_new=is_new)
+        self._fetcher.check_open()
+        for state in found:
+            self._fetcher.states[state.owner] = state
+        self._fetcher.pump()
+
+    async def require_topics(self) -> None:
+        """Refuses topics that aren't there.
+
+        Raises:
+            TopicNotFound.
+        """
+        await self._all_partitions()
+
+    async def prepare(self, wanted: Mapping[TopicPartition, str]) -> list[PartitionState]:
+        """Partitions (with their topics' ids) ready to be read, at the committed offset, else as
+        `offset_reset` says; without those whose topic has gone meanwhile.
+
+        Raises:
+            HeadraceError: the cluster can't be asked.
+        """
+        found = []
+        for where, topic_id in sorted(wanted.items()):
+            try:
+                view = await self._view.topic(where.topic)
+                if view.topic_id.hex() != topic_id or where.partition >= len(view.leaders):
+                    view = await self._view.refresh(where.topic)
+            except TopicNotFound:
+                continue
+            if view.topic_id.hex() == topic_id:
+                found.append(PartitionState(where, view.topic_id, None))
+        await self._place(found)
+        return found
+
+    async def _place(self, found: Sequence[PartitionState], *, is_new: bool = False) -> None:
         committed = await self._commits.load() if found else {}
         for state in found:
             topic_id, offset = committed.get(state.owner, ("", 0))
@@ -88,10 +128,6 @@ class Subscription:
         unresolved = [state for state in found if state.start is not None]
         if unresolved:
             await self._fetcher.resolve(unresolved)
-        self._fetcher.check_open()
-        for state in found:
-            self._fetcher.states[state.owner] = state
-        self._fetcher.pump()
 
     async def _state_for(self, where: TopicPartition) -> PartitionState:
         topic = await self._view.topic(where.topic)

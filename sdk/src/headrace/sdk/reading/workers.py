@@ -35,6 +35,11 @@ class Workers:
         self._progress: dict[tuple[PartitionState, int], InOrder] = {}
         self._turn = 0
 
+    def has_unhandled(self, state: PartitionState) -> bool:
+        """Whether records of the partition wait for a worker or are being handled."""
+        progress = self._progress.get((state, state.version))
+        return progress is not None and not progress.is_over
+
     async def run(
         self,
         next_records: Callable[[], Awaitable[Iterator[Record]]],

@@ -53,6 +53,12 @@ from headrace.protocol.requests import (
     ProduceResult,
 )
 from headrace.sdk.testing.faults import Fault, Faults
+from headrace.sdk.testing.memory_groups import (
+    MemoryCommit,
+    MemoryGroups,
+    Place,
+    owned_topics,
+)
 from headrace.sdk.testing.memory_log import MemoryLog
 from headrace.sdk.transport import Response, Transport
 
@@ -61,6 +67,9 @@ REQUESTS_KEPT = 10_000
 """How many of the last requests `InMemoryCluster.requests` remembers."""
 
 _ADDRESS = re.compile(r"(memory://[0-9a-f]+)(?:/b(\d+))?(/.*)")
+_HEARTBEAT = re.compile(routes.GROUP_HEARTBEAT.replace("{group}", "(?P<group>[^/]+)"))
+_LOOK_S = 0.1
+"""How soon a waiting heartbeat notices that another member's session is over."""
 _clusters: weakref.WeakValueDictionary[str, InMemoryCluster] = weakref.WeakValueDictionary()
 _CONFIG_DEFAULTS: dict[str, models.ConfigValue] = {
     "max.message.bytes": 1_048_588,
@@ -82,13 +91,6 @@ class _Topic:
 
     def setting(self, key: str) -> Any:
         return self.config.get(key, _CONFIG_DEFAULTS[key])
-
-
-class _Commit(NamedTuple):
-    offset: int
-    leader_epoch: int
-    metadata: str
-    commit_time_ms: int
 
 
 class _Call(NamedTuple):
@@ -124,7 +126,7 @@ class InMemoryCluster:
         self._unreachable: set[int] = set()
         self._offline: set[tuple[str, int]] = set()
         self._topics: dict[str, _Topic] = {}
-        self._groups: dict[str, dict[tuple[TopicId, int], _Commit]] = {}
+        self._groups = MemoryGroups(self._places, time.monotonic)
         self._faults = Faults()
         self._waiters: set[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = set()
         self._lock = threading.RLock()
@@ -184,9 +186,16 @@ class InMemoryCluster:
             names = {topic.topic_id: topic.name for topic in self._topics.values()}
             return {
                 (names[topic_id], partition): commit.offset
-                for (topic_id, partition), commit in self._groups.get(group, {}).items()
+                for (topic_id, partition), commit in self._offsets_of(group).items()
                 if topic_id in names
             }
+
+    def expire_members(self, group: str) -> None:
+        """Ends the sessions of a group's members, as a long silence does."""
+        with self._lock:
+            for member in self._groups.of(group).members.values():
+                member.seen_at = -1e9
+            self._wake()
 
     def log(self, topic: str, partition: int) -> MemoryLog:
         """One partition's log, for tests that look at or damage batches."""
@@ -281,6 +290,8 @@ class InMemoryCluster:
         try:
             if (method, path) == ("POST", routes.FETCH):
                 return await self._fetch(call)
+            if method == "POST" and (beating := _HEARTBEAT.fullmatch(path)) is not None:
+                return await self._heartbeat(unquote(beating["group"]), call)
             for verb, pattern, handler in self._routes:
                 found = pattern.fullmatch(path)
                 if found is not None and verb == method:
@@ -492,15 +503,28 @@ class InMemoryCluster:
                 if is_urgent or size >= request.min_bytes or left_s <= 0:
                     head = framing.head(FetchResponse(0, results))
                     return Response(200, {}, b"".join([head, *pieces]))
-                future: asyncio.Future[None] = loop.create_future()
-                waiter = (loop, future)
-                self._waiters.add(waiter)
-            try:
-                await asyncio.wait([future], timeout=left_s)
-            finally:
-                self._waiters.discard(waiter)
-            if -1 in self._unreachable:
-                raise ConnectionFailed("the cluster was closed", details={"sent": True})
+                waiter = self._waiter()
+            await self._woken(left_s, waiter)
+
+    def _waiter(self) -> tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]:
+        loop = asyncio.get_running_loop()
+        waiter = (loop, loop.create_future())
+        self._waiters.add(waiter)
+        return waiter
+
+    async def _woken(
+        self,
+        timeout: float,
+        waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None,
+    ) -> None:
+        """Waits for anything to change. A waiter made under the lock misses nothing."""
+        waiter = waiter or self._waiter()
+        try:
+            await asyncio.wait([waiter[1]], timeout=timeout)
+        finally:
+            self._waiters.discard(waiter)
+        if -1 in self._unreachable:
+            raise ConnectionFailed("the cluster was closed", details={"sent": True})
 
     def _look(
         self, request: FetchRequest, broker: int | None
@@ -582,19 +606,55 @@ class InMemoryCluster:
             results.append(result)
         return _json(models.DeleteRecordsAnswer(results))
 
+    def _names(self) -> dict[TopicId, str]:
+        return {topic.topic_id: topic.name for topic in self._topics.values()}
+
+    def _places(self, name: str) -> list[Place]:
+        topic = self._topics.get(name)
+        return [] if topic is None else [(topic.topic_id, log.partition) for log in topic.logs]
+
+    def _offsets_of(self, group: str) -> dict[Place, MemoryCommit]:
+        found = self._groups.groups.get(group)
+        return {} if found is None else found.offsets
+
+    async def _heartbeat(self, name: str, call: _Call) -> Response:
+        check_name(name, kind="group")
+        body = call.decoded(models.GroupHeartbeat)
+        with self._lock:
+            answer = self._groups.beat(name, body)
+            self._wake()
+        deadline = time.monotonic() + body.wait_ms / 1000
+        while body.epoch >= 0:
+            with self._lock:
+                news = self._groups.news(name, body)
+                left_s = deadline - time.monotonic()
+                if news is not None:
+                    answer.epoch = news[0]
+                    answer.assignment = owned_topics(news[1], self._names())
+                    self._wake()
+                    break
+                if left_s <= 0:
+                    break
+            await self._woken(min(left_s, _LOOK_S))
+        return _json(answer)
+
     def _list_groups(self, _: _Call) -> Response:
-        names = {topic.topic_id: topic.name for topic in self._topics.values()}
-        groups = [
-            models.GroupSummary(group, "Empty", sorted({names[t] for t, _ in kept if t in names}))
-            for group, kept in sorted(self._groups.items())
-        ]
+        names = self._names()
+        groups = []
+        for name in sorted(self._groups.groups):
+            group = self._groups.of(name)
+            state, members = self._groups.describe(group, names)
+            topics = {names[topic_id] for topic_id, _ in group.offsets if topic_id in names}
+            topics.update(topic for each in members for topic in each.topics)
+            if topics:
+                groups.append(models.GroupSummary(name, state, sorted(topics), len(members)))
         return _json(models.GroupList(groups))
 
     def _group_info(self, group: str, *, with_lag: bool) -> models.GroupInfo:
         check_name(group, kind="group")
         topics = {topic.topic_id: topic for topic in self._topics.values()}
         found = []
-        for (topic_id, partition), commit in self._groups.get(group, {}).items():
+        for (topic_id, partition), commit in self._offsets_of(group).items():
             topic = topics.get(topic_id)
             if topic is None:
                 continue
@@ -609,8 +669,11 @@ class InMemoryCluster:
 
     def _describe_group(self, call: _Call) -> Response:
         info = self._group_info(call.path["group"], with_lag=True)
-        if not info.offsets:
-            raise GroupNotFound(f"group {info.group!r} has no committed offsets")
+        if info.group in self._groups.groups:
+            group = self._groups.of(info.group)
+            info.state, info.members = self._groups.describe(group, self._names())
+        if not info.offsets and not info.members:
+            raise GroupNotFound(f"group {info.group!r} has no members and no committed offsets")
         return _json(info)
 
     def _group_offsets(self, call: _Call) -> Response:
@@ -620,26 +683,37 @@ class InMemoryCluster:
         return _json(info)
 
     def _delete_group(self, call: _Call) -> Response:
-        if self._groups.pop(call.path["group"], None) is None:
-            raise GroupNotFound(f"group {call.path['group']!r} has no committed offsets")
+        self._groups.delete(call.path["group"], force=call.query.get("force") == "true")
         return Response(204, {}, b"")
 
     def _commit(self, call: _Call) -> Response:
-        group = check_name(call.path["group"], kind="group")
-        results = []
-        for part in call.decoded(models.CommitRequest).offsets:
+        name = check_name(call.path["group"], kind="group")
+        request = call.decoded(models.CommitRequest)
+        results: list[models.CommitResult] = []
+        good: list[tuple[models.CommitResult, models.CommitPart, Place]] = []
+        for part in request.offsets:
             result = models.CommitResult(part.topic, part.partition)
             results.append(result)
             try:
-                topic = self._topic(part.topic)
-                if part.partition >= len(topic.logs):
-                    raise PartitionNotFound(f"{part.topic!r} has no partition {part.partition}")
+                good.append((result, part, self._place_of(part)))
             except HeadraceError as error:
                 result.error = models.ErrorBody.of(error)
-                continue
-            commit = _Commit(part.offset, part.leader_epoch, part.metadata, self._now_ms())
-            self._groups.setdefault(group, {})[topic.topic_id, part.partition] = commit
+        refused = self._groups.check_commit(name, request, [place for _, _, place in good])
+        for result, part, place in good:
+            if place in refused:
+                result.error = models.ErrorBody.of(refused[place])
+            else:
+                commit = MemoryCommit(part.offset, part.leader_epoch, part.metadata, self._now_ms())
+                self._groups.of(name).offsets[place] = commit
         return _json(models.CommitAnswer(results))
+
+    def _place_of(self, part: models.CommitPart) -> Place:
+        topic = self._topic(part.topic)
+        if part.topic_id not in (None, topic.topic_id.hex()):
+            raise TopicNotFound(f"topic {part.topic!r} was deleted and created again")
+        if part.partition >= len(topic.logs):
+            raise PartitionNotFound(f"{part.topic!r} has no partition {part.partition}")
+        return topic.topic_id, part.partition
 
 
 class _MemoryTransport:
