@@ -361,3 +361,21 @@ async def test_records_of_a_topic_not_looked_up_yet_fail_when_the_program_is_int
     await producer.__aexit__(asyncio.CancelledError)
     with pytest.raises(Closed):
         handle.result()
+
+
+async def test_many_keyed_records_for_one_partition_keep_keys_and_order(
+    cluster: InMemoryCluster,
+) -> None:
+    values = [None if index % 7 == 0 else b"%d" % index * (index % 50) for index in range(3000)]
+    keys = [None if index % 11 == 0 else b"k%d" % index for index in range(3000)]
+    async with Producer(cluster.url, batch_bytes=4096) as producer:
+        await producer.send_many("t", [b"before"], partition=2)
+        metas = await producer.send_many("t", values, keys=iter(keys), partition=2)
+        assert [meta.offset for meta in metas] == list(range(1, 3001))
+        with pytest.raises(InvalidRequest):
+            await producer.send_many("t", [b"v"], keys=[], partition=2)
+    found = [(each.key, each.value) for each in cluster.records("t") if each.partition == 2]
+    assert found[1:] == list(zip(keys, values, strict=True))
+    async with Producer(cluster.url, key_serializer=json) as producer:
+        await producer.send_many("one", [b"v"], keys=["text"], partition=0)
+    assert cluster.records("one")[0].key == b'"text"'

@@ -21,7 +21,7 @@ from headrace.sdk.sending.buffer import Buffer
 from headrace.sdk.sending.bulk import all_done, put_rows, put_values
 from headrace.sdk.sending.deliveries import Deliveries, Handle, wait_done
 from headrace.sdk.sending.intake import Intake, check_large
-from headrace.sdk.sending.rows import Row, Rows
+from headrace.sdk.sending.rows import Row, Rows, column_of
 from headrace.sdk.sending.sender import Sender
 from headrace.sdk.sending.topics import TopicQueues
 from headrace.sdk.serializers import Serializer, serialize_with
@@ -218,8 +218,10 @@ class Producer:
         intake = self._started()
         queues = await intake.queues(topic)
         listed = values if isinstance(values, (list, tuple)) else list(values)
-        if keys is None and headers is None and timestamps_ms is None and self._is_plain:
-            spans = await put_values(intake, queues, listed, partition)
+        is_short = headers is None and timestamps_ms is None and self._is_plain
+        if is_short and (keys is None or (partition is not None and self._rows.has_plain_keys)):
+            its_keys = None if keys is None else column_of(keys, len(listed))
+            spans = await put_values(intake, queues, listed, partition, its_keys)
         else:
             rows = self._rows.all(listed, keys=keys, headers=headers, stamps=timestamps_ms)
             spans = await put_rows(intake, topic, rows, partition)

@@ -22,8 +22,12 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from headrace.sdk import sync
 from headrace.sdk.connections import TokenFile
+from headrace.sdk.core.partitioning import KeyPartitions
 from headrace.spark.core.options import WriteOptions
-from headrace.spark.core.rows import Target, chosen, group_rows
+from headrace.spark.core.rows import Target, by_key, chosen, group_rows
+
+KEYS_REMEMBERED = 50_000
+"""Keys of a task whose partition is remembered: hashing one costs as much as all else of a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,7 @@ class Direct:
         self._identity = identity(options)
         self._worker = ThreadPoolExecutor(1, "headrace-sink")
         self._under_way: Future[None] | None = None
+        self._by_key: dict[str, KeyPartitions] = {}
         self._records = 0
         self._size_bytes = 0
 
@@ -111,14 +116,38 @@ class Direct:
         self, targets: dict[Target, list[int] | None], columns: dict[str, Sequence[Any] | None]
     ) -> None:
         for (topic, partition), indexes in targets.items():
-            self._producer.send_many(
-                topic,
-                chosen(columns["value"], indexes) or (),
-                keys=chosen(columns.get("key"), indexes),
-                headers=chosen(columns.get("headers"), indexes),
-                timestamps_ms=chosen(columns.get("timestamp"), indexes),
-                partition=partition,
-            )
+            keys = columns.get("key")
+            if partition is not None or keys is None or columns.get("headers") is not None:
+                self._send_some(topic, partition, indexes, columns)
+                continue
+            # Sorted by partition here, rows need no more work one by one.
+            rows = range(len(keys)) if indexes is None else indexes
+            for number, those in by_key(keys, rows, self._partitions(topic)).items():
+                self._send_some(topic, number, those, columns)
+
+    def _partitions(self, topic: str) -> KeyPartitions:
+        """Key → partition, by what the producer knows of the topic."""
+        found = self._by_key.get(topic)
+        if found is None:
+            count = len(self._producer.partitions_for(topic))
+            found = self._by_key[topic] = KeyPartitions(count, KEYS_REMEMBERED)
+        return found
+
+    def _send_some(
+        self,
+        topic: str,
+        partition: int | None,
+        indexes: list[int] | None,
+        columns: dict[str, Sequence[Any] | None],
+    ) -> None:
+        self._producer.send_many(
+            topic,
+            chosen(columns["value"], indexes) or (),
+            keys=chosen(columns.get("key"), indexes),
+            headers=chosen(columns.get("headers"), indexes),
+            timestamps_ms=chosen(columns.get("timestamp"), indexes),
+            partition=partition,
+        )
 
     def _wait(self) -> None:
         under_way, self._under_way = self._under_way, None

@@ -104,10 +104,19 @@ class Batch:
             _put_at(self.headers, index, headers)
         return index
 
-    def extend(self, values: Sequence[bytes | None], stamp: int, size: int) -> int:
-        """Adds records without key and headers; the index of the first."""
+    def extend(
+        self,
+        values: Sequence[bytes | None],
+        stamp: int,
+        size: int,
+        keys: Sequence[bytes | None] | None = None,
+    ) -> int:
+        """Adds records without headers, and without keys unless given; the index of the first."""
         index = len(self.values)
         self.values.extend(values)
+        if keys is not None:
+            self.keys.extend([None] * (index - len(self.keys)))
+            self.keys.extend(keys)
         self.room -= size
         self.size_bytes += size
         if stamp != self.last_stamp:

@@ -23,21 +23,28 @@ YIELD_EVERY_BYTES = 4 << 20
 
 
 async def put_values(
-    intake: Intake, queues: TopicQueues, values: Sequence[Any], partition: int | None
+    intake: Intake,
+    queues: TopicQueues,
+    values: Sequence[Any],
+    partition: int | None,
+    keys: Sequence[Any] | None = None,
 ) -> list[Span]:
-    """Appends values without keys, slice by slice: no work per record but two C loops."""
+    """Appends values without keys (or with keys that don't choose the partition, because it is
+    given), slice by slice: no work per record but a few C loops."""
     buffer, topic = intake.buffer, queues.view.name
     spans: list[Span] = []
     start, count, since_yield = 0, len(values), 0
     while start < count:
         queue = queues.pick(None, partition)
         room = queue.open.room if queue.open is not None else 0
-        chunk, size = slice_that_fits(values, start, room)
+        chunk, size = slice_that_fits(values, start, room, keys)
         if not chunk:
             queue.close_open()
-            chunk, size = slice_that_fits(values, start, queue.batch_bytes - BATCH_OVERHEAD_BYTES)
+            room = queue.batch_bytes - BATCH_OVERHEAD_BYTES
+            chunk, size = slice_that_fits(values, start, room, keys)
         if not chunk:  # The next value is larger than a batch is meant to be, or not bytes.
-            row = intake.rows.row(values[start], None, None, None)
+            key = None if keys is None else keys[start]
+            row = intake.rows.row(values[start], key, None, None)
             spans += await put_rows(intake, topic, [row], partition)
             start += 1
             continue
@@ -48,7 +55,8 @@ async def put_values(
         batch = queue.open or intake.open_batch(queue, size)
         batch.was_observed = True
         buffer.room -= size
-        index = batch.extend(chunk, buffer.now_ms or buffer.stamp(), size)
+        its_keys = None if keys is None else keys[start : start + len(chunk)]
+        index = batch.extend(chunk, buffer.now_ms or buffer.stamp(), size, its_keys)
         spans.append((batch, index, len(chunk)))
         start += len(chunk)
         since_yield += size
@@ -87,7 +95,9 @@ async def put_rows(
     return spans
 
 
-def slice_that_fits(values: Sequence[Any], start: int, room: int) -> tuple[Sequence[bytes], int]:
+def slice_that_fits(
+    values: Sequence[Any], start: int, room: int, keys: Sequence[Any] | None = None
+) -> tuple[Sequence[bytes], int]:
     """The longest run from `start` on (at most a guess) that has only bytes and fits `room`."""
     if room <= 0:
         return (), 0
@@ -98,6 +108,11 @@ def slice_that_fits(values: Sequence[Any], start: int, room: int) -> tuple[Seque
         if set(map(type, chunk)) != {bytes}:
             return (), 0
         size = sum(map(len, chunk)) + len(chunk) * RECORD_OVERHEAD_BYTES
+        if keys is not None:
+            its_keys = keys[start : start + len(chunk)]
+            if set(map(type, its_keys)) != {bytes}:
+                return (), 0
+            size += sum(map(len, its_keys))
         if size <= room:
             return chunk, size
         guess = min(guess - 1, len(chunk) * room // size)

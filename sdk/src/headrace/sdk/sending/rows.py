@@ -43,6 +43,7 @@ class Rows:
         self._dump_key = dump_key
         self._dump_value = dump_value
         self.is_plain = dump_value is None
+        self.has_plain_keys = dump_key is None
 
     def row(self, value: Any, key: Any, headers: Mapping[str, Any] | None, stamp: Any) -> Row:
         """One record.

@@ -69,3 +69,18 @@ def chosen(column: Sequence[Any] | None, indexes: list[int] | None) -> Sequence[
     if column is None or indexes is None:
         return column
     return [column[index] for index in indexes]
+
+
+def by_key(
+    keys: Sequence[bytes | None], indexes: Sequence[int], partition_of: Mapping[bytes, int]
+) -> dict[int | None, list[int]]:
+    """Partition → the rows that their keys send there, in order; None for those without a key."""
+    found: dict[int | None, list[int]] = {}
+    for index in indexes:
+        key = keys[index]
+        where = None if key is None else partition_of[key]
+        rows = found.get(where)
+        if rows is None:
+            rows = found[where] = []
+        rows.append(index)
+    return found
