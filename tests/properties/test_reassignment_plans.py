@@ -219,3 +219,14 @@ def test_a_written_plan_is_taken_as_it_is_but_for_cordoned_brokers() -> None:
     barred = reassignment.explicit(_PLACED, racks, [0, 1, 2], {("t", 0): [3, 0]})
     assert barred.moves == ()
     assert "broker 3" in barred.refusals["t"]
+
+
+def test_the_clusters_own_topic_may_shrink_with_it() -> None:
+    racks: Racks = {0: "a", 1: "b", 2: "c", 3: "a"}
+    own = {("own", 0): (0, 1, 2), ("own", 1): (2, 1, 0)}
+    plan = reassignment.drain_with_fewer(own, racks, [0, 1, 2, 3], leaving=[1, 2], topic="own")
+    assert [set(move.target) for move in plan.moves] == [{0, 3}, {0, 3}]
+    assert plan.factors == {"own": 2}
+    nobody = reassignment.drain_with_fewer(own, racks, [1], leaving=[1], topic="own")
+    assert nobody.moves == ()
+    assert "own" in nobody.refusals

@@ -7,7 +7,7 @@ The tree is split by who must act:
     │   ├── InvalidRequest  InvalidName  InvalidConfig  InvalidTimestamp  UnsupportedMediaType
     │   ├── UnsupportedFormat  PayloadTooLarge  RecordTooLarge  CorruptBatch
     │   ├── TopicNotFound  PartitionNotFound  GroupNotFound  BrokerNotFound  PathNotFound
-    │   ├── MethodNotAllowed  TopicExists  LimitExceeded  OffsetOutOfRange
+    │   ├── MethodNotAllowed  TopicExists  PlanRefused  LimitExceeded  OffsetOutOfRange
     │   ├── UnknownMember  GroupNotEmpty
     │   └── Fenced  OutOfOrderSequence  Unauthenticated  Forbidden
     ├── RetriableError         the same call may work in a moment; the SDK does that for you
@@ -189,6 +189,14 @@ class TopicExists(CallerError):
     """A topic of that name is there already."""
 
     code = "topic_exists"
+    status = 409
+
+
+class PlanRefused(CallerError):
+    """Replicas can't be moved so: a topic couldn't keep its replication. `details` has a reason for
+    each topic under `topics`; nothing was begun."""
+
+    code = "plan_refused"
     status = 409
 
 

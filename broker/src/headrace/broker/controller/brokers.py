@@ -61,9 +61,12 @@ class BrokerStatuses:
 
     def current(self) -> dict[int, BrokerStatus]:
         """All registered brokers."""
-        dead = self._dead()
+        dead, cluster = self._dead(), self._view.cluster
+        cordoned = cluster.cordoned if cluster else frozenset()
         return {
-            broker_id: _status(registration, live=broker_id not in dead)
+            broker_id: _status(
+                registration, live=broker_id not in dead, cordoned=broker_id in cordoned
+            )
             for broker_id, registration in self._view.brokers.items()
         }
 
@@ -106,11 +109,12 @@ def _is_former(sight: LeaseSight, registration: Registration) -> bool:
     return lease is not None and lease.session < registration.session
 
 
-def _status(registration: Registration, *, live: bool) -> BrokerStatus:
+def _status(registration: Registration, *, live: bool, cordoned: bool) -> BrokerStatus:
     return BrokerStatus(
         session=registration.session,
         generation=registration.generation,
         live=live,
         state=registration.state,
         rack=registration.rack,
+        cordoned=cordoned,
     )

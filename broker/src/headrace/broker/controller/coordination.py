@@ -18,6 +18,7 @@ from headrace.broker.controller.handover import Handover
 from headrace.broker.controller.log_ends import LOG_ENDS, LogEndOf, LogEnds, answer_log_ends
 from headrace.broker.controller.membership import Identity, Membership, Prepare, cancel_all
 from headrace.broker.controller.probing import PING, Pong, Prober, answer_pings
+from headrace.broker.controller.reassignments import Reassignments
 from headrace.broker.controller.restarts import Restarts
 from headrace.broker.controller.steps import TopicSteps
 from headrace.broker.controller.timing import SYSTEM_TIME, TimeSource
@@ -91,6 +92,9 @@ class Coordination:
         self._topics = Topics(
             self._writer, self.view, self._steps, self._statuses, clock=clock, new_id=new_id
         )
+        self.reassignments = Reassignments(
+            self._writer, self.view, self._steps, self._statuses, clock=clock
+        )
         answer = answer_log_ends(lambda: self._membership.session, log_end_of)
         log_ends = LogEnds(peers, self.view, own_id=identity.broker_id, handler=answer)
         self._controller = Controller(
@@ -148,8 +152,10 @@ class Coordination:
         internal topics exist; the listeners have heard."""
         await self._membership.set_state("running")
         self.view.listen(self._controller.on_event)
+        self.view.listen(self.reassignments.on_event)
         await self._controller.tick()
         self._spawn(self._controller.run(), "controller")
+        self._spawn(self.reassignments.run(), "reassignments")
         self._spawn(self._prober.run(), "prober")
 
     async def drain(self) -> None:

@@ -194,7 +194,7 @@ class TopicSteps:
                 return None
             return replace(cluster, config=config, version=cluster.version + 1)
 
-        return await self._change_cluster(write)
+        return await self.change_cluster(write)
 
     async def raise_store_term(self) -> int:
         """The store's next term, so that a store that goes back in time shows."""
@@ -202,7 +202,7 @@ class TopicSteps:
         def compute(cluster: ClusterObject) -> ClusterObject:
             return replace(cluster, store_term=cluster.store_term + 1, version=cluster.version + 1)
 
-        return (await self._change_cluster(compute)).store_term
+        return (await self.change_cluster(compute)).store_term
 
     def _writes_for(
         self,
@@ -257,10 +257,12 @@ class TopicSteps:
                 log.log(level, "%s-%d: %s", topic.name, note.partition, note.text)
 
     async def _bury(self, topic_id: TopicId) -> None:
-        await self._change_cluster(lambda cluster: topic_plan.with_tombstone(cluster, topic_id))
+        await self.change_cluster(lambda cluster: topic_plan.with_tombstone(cluster, topic_id))
         self._said = {key: text for key, text in self._said.items() if key[0] != topic_id}
 
-    async def _change_cluster(self, compute: _ComputeCluster) -> ClusterObject:
+    async def change_cluster(self, compute: _ComputeCluster) -> ClusterObject:
+        """Changes the cluster object; `compute` gives None where it is right as it is."""
+
         def write(item: Item | None) -> Write | None:
             changed = compute(_cluster(item))
             return Write(encoding.encode_cluster(changed)) if changed else None

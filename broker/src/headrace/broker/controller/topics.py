@@ -218,7 +218,7 @@ class Topics:
 
     def _checked_replicas(self, replicas: int | None, default: int) -> int:
         brokers = self._statuses.current().values()
-        live = sum(status.live and status.state == "running" for status in brokers)
+        live = sum(s.live and s.state == "running" and not s.cordoned for s in brokers)
         wanted = min(default, max(live, 1)) if replicas is None else replicas
         if not 1 <= wanted <= REPLICAS_MAX:
             raise InvalidRequest(f"replicas: {wanted} is not between 1 and {REPLICAS_MAX}")

@@ -32,12 +32,19 @@ _KEYS = (
         low=-1,
     ),
     ConfigKey(
+        "reassignment.max.concurrent.moves", "int", 4,
+        "Partitions that one broker may be receiving at a time while replicas are moved.",
+        low=1, high=1_000,
+    ),
+    ConfigKey(
         "leader.rebalance.enable", "bool", True,
         "Whether leadership returns to the first replica of each assignment once it is in sync.",
     ),
     ConfigKey(
-        "leader.rebalance.interval.ms", "int", 300_000,
-        "How often that is looked at.", low=1_000,
+        "leader.rebalance.delay.ms", "int", 30_000,
+        "How long that replica must have been in sync before, so that nothing flaps; up to a fifth"
+        " more, not to move all at once.",
+        low=0,
     ),
 )  # fmt: skip
 
@@ -55,8 +62,9 @@ class ClusterConfig:
     num_partitions: int
     default_replication_factor: int
     reassignment_throttle: int
+    reassignment_moves_max: int
     leader_rebalance: bool
-    leader_rebalance_interval_ms: int
+    leader_rebalance_delay_ms: int
 
 
 def altered(
@@ -103,8 +111,9 @@ def resolve(config: Mapping[str, ConfigValue]) -> ClusterConfig:
         num_partitions=int(value["num.partitions"]),
         default_replication_factor=int(value["default.replication.factor"]),
         reassignment_throttle=int(value["reassignment.throttle.bytes.per.second"]),
+        reassignment_moves_max=int(value["reassignment.max.concurrent.moves"]),
         leader_rebalance=bool(value["leader.rebalance.enable"]),
-        leader_rebalance_interval_ms=int(value["leader.rebalance.interval.ms"]),
+        leader_rebalance_delay_ms=int(value["leader.rebalance.delay.ms"]),
     )
 
 

@@ -25,7 +25,7 @@ import heapq
 import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from headrace.broker.core.placement import Racks
 from headrace.protocol.errors import (
@@ -68,10 +68,12 @@ class PlannedMove:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to move. `refusals`: topics whose replication couldn't be kept, and why."""
+    """What to move. `refusals`: topics whose replication couldn't be kept, and why. `factors`:
+    topics' new numbers of replicas."""
 
     moves: tuple[PlannedMove, ...]
     refusals: Mapping[str, str] = field(default_factory=dict)
+    factors: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def copies(self) -> int:
@@ -140,7 +142,33 @@ def change_factor(
         while len(state.replicas[where]) < replicas and not refusals:
             if not state.add_one(where):
                 refusals[topic] = _too_few(replicas, len(state.eligible))
-    return state.plan(refusals)
+    return replace(state.plan(refusals), factors={} if refusals else {topic: replicas})
+
+
+def drain_with_fewer(
+    assignment: Assignment,
+    racks: Racks,
+    eligible: Collection[int],
+    *,
+    leaving: Collection[int],
+    topic: str,
+) -> Plan:
+    """`drain`ing of one topic that may have fewer replicas afterwards, in fewer racks: one that the
+    cluster keeps for itself must not hold up its shrinking."""
+    own = {where: now for where, now in assignment.items() if where[0] == topic}
+    gone, staying = frozenset(leaving), frozenset(eligible) - frozenset(leaving)
+    most = max((len(now) for now in own.values()), default=0)
+    replicas = min(most, len(staying))
+    if replicas == 0:
+        return drain(own, racks, eligible, leaving=leaving, ignore_racks=True)
+    kept = {where: [b for b in now if b not in gone] for where, now in own.items()}
+    fewer = change_factor(own, racks, staying, topic=topic, replicas=replicas, in_sync=kept)
+    between = {**own, **{(m.topic, m.partition): m.target for m in fewer.moves}}
+    rest = drain(between, racks, eligible, leaving=leaving, ignore_racks=True)
+    final = {**between, **{(m.topic, m.partition): m.target for m in rest.moves}}
+    moves = [PlannedMove(*at, own[at], now) for at, now in final.items() if own[at] != now]
+    factors = {topic: replicas} if replicas != most else {}
+    return Plan(tuple(sorted(moves, key=lambda m: m.partition)), rest.refusals, factors)
 
 
 def explicit(
@@ -445,14 +473,19 @@ class _State:
         self._roomy = [b for b in self.eligible if self._counts[b] < self._high[b]]
 
     def _held_by(self, brokers: Iterable[int]) -> dict[int, list[Where]]:
-        """The partitions of these brokers; those of topics that a broker has most of first."""
-        held: dict[int, list[tuple[int, Where]]] = {broker: [] for broker in brokers}
+        """The partitions of these brokers; first those of topics that a broker has most of, beyond
+        an even share."""
+        held: dict[int, list[tuple[float, Where]]] = {broker: [] for broker in brokers}
         rank: Counter[tuple[int, str]] = Counter()
+        fair: Counter[str] = Counter()
+        for (topic, _), now in self.replicas.items():
+            fair[topic] += len(now)
+        even = {topic: count / max(1, len(self.eligible)) for topic, count in fair.items()}
         for where, now in self.replicas.items():
             for broker in now:
                 if broker in held:
                     rank[broker, where[0]] += 1
-                    held[broker].append((-rank[broker, where[0]], where))
+                    held[broker].append((even[where[0]] - rank[broker, where[0]], where))
         return {broker: [where for _, where in sorted(found)] for broker, found in held.items()}
 
     def _shares(self, sources: Collection[int]) -> tuple[dict[int, int], dict[int, int]]:

@@ -95,19 +95,24 @@ def adjust_shard(
     """One step for each record that needs one: a leader where there is none with a valid session,
     dead followers out of the ISR, the minimum and `unclean` as the settings say. Unreadable and
     `frozen` records stay untouched."""
-    minimum = topic_config.min_insync_replicas(
-        topic.config, cluster.config, replicas=topic.replicas
-    )
     setting = topic_config.effective(topic.config, cluster.config, replicas=topic.replicas)
     unclean = bool(setting["unclean.leader.election.enable"].value)
+    minima: dict[int, int] = {}
     ends = log_ends or {}
     records: list[AnyRecord] = []
     notes: list[Note] = []
     for record in shard.records:
         following: AnyRecord = record
         if isinstance(record, PartitionRecord) and record.partition not in frozen:
+            # Replicas on their way don't count yet: the minimum of a topic that gets more of them
+            # would stop its writers until the first copy is there.
+            count = len(record.replicas) - len(record.adding)
+            if count not in minima:
+                minima[count] = topic_config.min_insync_replicas(
+                    topic.config, cluster.config, replicas=count
+                )
             following, note = _adjust(
-                record, brokers, minimum, unclean, ends.get(record.partition, {})
+                record, brokers, minima[count], unclean, ends.get(record.partition, {})
             )
             notes.extend([note] if note else [])
         records.append(following)
@@ -172,7 +177,7 @@ def _make_records(
     racks = {
         broker: status.rack
         for broker, status in brokers.items()
-        if status.live and status.state == "running"
+        if status.live and status.state == "running" and not status.cordoned
     }
     if not partitions or len(racks) < topic.replicas:
         return {}
