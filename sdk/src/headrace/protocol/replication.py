@@ -65,7 +65,9 @@ class ReplicaResult(msgspec.Struct, array_like=True, gc=False):
     - `diverging_end` >= 0: the follower's log isn't a part of the leader's; the leader's greatest
       epoch up to the follower's last is `diverging_epoch` (-1: none) and ends there (R14);
     - `length` > 0: so many bytes of batches follow the head; the first one is at `first_offset`,
-      and `has_holes` says that offsets may be missing between batches (cleaned logs);
+      and `has_holes` says that offsets may be missing between batches (cleaned logs); `epochs` are
+      the leader's epochs that begin there (epoch, start offset), as cleaning may have left no batch
+      of one;
     - none of these: only the high watermark or the start moved; the part stays listed.
     """
 
@@ -81,6 +83,7 @@ class ReplicaResult(msgspec.Struct, array_like=True, gc=False):
     diverging_end: int = -1
     error: str | None = None
     message: str | None = None
+    epochs: list[tuple[int, int]] = []
 
 
 class ReplicaResponse(msgspec.Struct, array_like=True, gc=False):

@@ -116,12 +116,18 @@ class Log(LogState):
         return Appended(base_offset, next_offset - 1, append_time_ms)
 
     def append_replicated(
-        self, data: Buffer, *, may_have_holes: bool | None = None, epoch_max: int = EPOCH_MAX
+        self,
+        data: Buffer,
+        *,
+        may_have_holes: bool | None = None,
+        epoch_max: int = EPOCH_MAX,
+        epochs: Sequence[tuple[int, int]] = (),
     ) -> Appended:
         """Appends whole batches as another replica assigned them: the first must begin at this
         log's end, offsets without gap (but where the other log was cleaned: `may_have_holes`, by
         default what the topic says), epochs not falling and not above `epoch_max`, all checksums
-        good (R15).
+        good (R15). `epochs`: those of the other log that begin within the data, in case cleaning
+        has left no batch of one: else this log, leading later, would not know where it ended.
 
         Answers the base offset of the first, last offset and append time of the last batch. On an
         error nothing was appended.
@@ -139,9 +145,7 @@ class Log(LogState):
         if may_have_holes and not self.has_holes:
             self.note_holes()
         active = self._active_for(len(data), headers[-1][1].append_time_ms)
-        for _position, header in headers:
-            if header.leader_epoch != self.last_epoch:
-                self._begin_epoch(header.leader_epoch, header.base_offset)
+        self._begin_epochs(headers, epochs)
         first_offset = self.end_offset
         self._write(active, (data,), len(data))
         if not self.is_dirty:
@@ -172,6 +176,22 @@ class Log(LogState):
             active = self.segments.active
             active.first_append_ms = append_time_ms
         return active
+
+    def _begin_epochs(
+        self, headers: Sequence[tuple[int, BatchHeader]], others: Sequence[tuple[int, int]]
+    ) -> None:
+        """The epochs that begin with these batches, and those among them without any."""
+        left = [entry for entry in others if entry[1] >= self.end_offset]
+        for _position, header in headers:
+            while left and left[0][0] < header.leader_epoch:
+                epoch, start = left.pop(0)
+                if epoch > self.last_epoch and start <= header.base_offset:
+                    self._begin_epoch(epoch, start)
+            if header.leader_epoch != self.last_epoch:
+                start = header.base_offset
+                if left and left[0][0] == header.leader_epoch:
+                    start = min(left[0][1], start)
+                self._begin_epoch(header.leader_epoch, start)
 
     def _begin_epoch(self, epoch: int, start_offset: int) -> None:
         if epoch < self.last_epoch:

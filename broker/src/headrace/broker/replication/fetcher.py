@@ -252,7 +252,7 @@ class LeaderLoop:
         if followed is None or not followed.is_current:
             return None
         log_ = followed.partition.log
-        followed.listed_end = log_.end_offset
+        followed.listed_end, followed.listed_epoch = log_.end_offset, log_.last_epoch
         return ReplicaPart(
             where.topic_id, where.partition, followed.epoch, log_.end_offset, log_.last_epoch,
             self._part_bytes(followed.partition),

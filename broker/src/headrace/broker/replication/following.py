@@ -30,16 +30,25 @@ class Next(Enum):
 
 class Followed:
     """One partition that is copied from `leader` under `epoch`. `listed_end`: its log's end as the
-    leader was told, -1 if it wasn't."""
+    leader was told, -1 if it wasn't; `listed_epoch`: that of its last batch then."""
 
-    __slots__ = ("epoch", "failures", "leader", "listed_end", "partition")
+    __slots__ = ("epoch", "failures", "leader", "listed_end", "listed_epoch", "partition")
 
     def __init__(self, partition: Partition, leader: Leader, epoch: int) -> None:
         self.partition = partition
         self.leader = leader
         self.epoch = epoch
         self.listed_end = -1
+        self.listed_epoch = -1
         self.failures = 0
+
+    @property
+    def is_as_listed(self) -> bool:
+        """Whether the log ends as the leader was told. Its end alone doesn't say so: after a cut it
+        may have grown to the same offset, and a late word to cut it would take what is committed
+        (found by tests/properties/test_replica_set.py)."""
+        log_ = self.partition.log
+        return (self.listed_end, self.listed_epoch) == (log_.end_offset, log_.last_epoch)
 
     @property
     def is_current(self) -> bool:
@@ -66,12 +75,14 @@ def take(
     if result.error is not None:
         return _refused(followed, result)
     partition.hear_epoch(result.leader_epoch)
-    if result.leader_epoch != followed.epoch or followed.listed_end != log_.end_offset:
+    if result.leader_epoch != followed.epoch or not followed.is_as_listed:
         return Next.LIST
     if result.diverging_end >= 0:
         return _cut(followed, Diverging(result.diverging_epoch, result.diverging_end), stats)
     if data is not None:
-        log_.append_replicated(data, may_have_holes=result.has_holes, epoch_max=followed.epoch)
+        log_.append_replicated(
+            data, may_have_holes=result.has_holes, epoch_max=followed.epoch, epochs=result.epochs
+        )
         followed.failures = 0
         partition.stats.replicated_bytes += len(data)
         stats.bytes_in += len(data)
@@ -83,7 +94,7 @@ def take(
 def _refused(followed: Followed, result: ReplicaResult) -> Next:
     partition = followed.partition
     if result.error == OffsetOutOfRange.code and result.leader_epoch == followed.epoch:
-        if followed.listed_end != partition.log.end_offset:
+        if not followed.is_as_listed:
             return Next.LIST
         log.warning(
             "%s: the leader's log starts at %d, this one ends at %d: it starts over there",
@@ -104,9 +115,9 @@ def _cut(followed: Followed, diverging: Diverging, stats: ReplicationStats) -> N
         log_.fail(
             f"the leader (broker {followed.leader.broker_id}, epoch {followed.epoch}) has"
             f" {DIVERGED} from offset {target} on, but all below {log_.high_watermark} was"
-            " committed here. Only an unclean election or a store restored from a backup does that. To keep"
-            " what is here, look at the store first; to take the leader's version, stop this"
-            f" broker, move {log_.directory} away and start it again"
+            " committed here. Only an unclean election or a store restored from a backup does that."
+            " To keep what is here, look at the store first; to take the leader's version, stop"
+            f" this broker, move {log_.directory} away and start it again"
         )
         return Next.LATER
     stats.truncations += 1

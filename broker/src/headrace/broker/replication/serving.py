@@ -260,11 +260,17 @@ class ReplicaServer:
                 data = found.read_nowait()
                 if data is None:
                     data = await found.read()
-            result.first_offset = found.base_offset
+            result.first_offset, next_offset = found.base_offset, found.next_offset
         partition.require_usable(part.leader_epoch)
         partition.stats.bytes_out += len(data)
         result.length = len(data)
         result.has_holes = partition.log.has_holes
+        if result.has_holes:
+            result.epochs = [
+                (epoch, start)
+                for epoch, start in partition.log.epochs.entries()
+                if part.offset <= start < next_offset
+            ]
         result.high_watermark = partition.high_watermark
         return data
 
