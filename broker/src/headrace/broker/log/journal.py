@@ -30,13 +30,14 @@ def frame(payload: Buffer) -> bytes:
 
 
 def read_frames(data: Buffer) -> tuple[list[memoryview], int]:
-    """The good frames from the start on, and how many bytes they take; the rest is torn."""
+    """The good frames from the start on, and how many bytes they take; the rest is torn. No frame
+    is empty."""
     view, position, found = memoryview(data), 0, []
     while position + FRAME_BYTES <= len(view):
         length, checksum = _FRAME.unpack_from(view, position)
         payload = view[position + FRAME_BYTES : position + FRAME_BYTES + length]
-        if len(payload) < length or crc32c(payload) != checksum:
-            break
+        if not length or len(payload) < length or crc32c(payload) != checksum:
+            break  # zeros, which a power cut leaves, would pass for empty frames
         found.append(payload)
         position += FRAME_BYTES + length
     return found, position
