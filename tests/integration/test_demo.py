@@ -20,6 +20,8 @@ def test_the_demo_passes_and_shows_what_it_checked() -> None:
         "acknowledged records present: 20,000 of 20,000",
         "count: 20,000 read, 20,000 sent",
         "UA United Air Lines Inc.",
+        "Spark batch: 15 carriers, the same as in plain Python",
+        "Spark stream, read back: 15 carriers, the same as in plain Python",
         "PASS in",
     ):
         assert line in done.text

@@ -23,6 +23,7 @@ from rich.table import Table
 from headrace.demo import checks
 from headrace.demo.checks import CarrierTotals, Check, Consumed, Pair, Place
 from headrace.demo.flights import Flights, load_carrier_names, load_flights
+from headrace.demo.spark_part import run_spark
 from headrace.sdk import Admin, Consumer, Producer
 
 TOPIC = "flights"
@@ -112,6 +113,11 @@ async def run_demo(cluster: Cluster, *, records: int | None, console: Console) -
     rate = came / story.consume_s
     console.print(f"read back: {came:,} records in {story.consume_s:.2f} s ({rate:,.0f} records/s)")
     passed = _report(console, flights, sent, story, consumed)
+    expected = checks.totals_by_carrier(zip(flights.keys, flights.arrival_delays, strict=True))
+    answers = await run_spark(
+        cluster.bootstrap, TOPIC, expected, replicas=REPLICAS, console=console
+    )
+    passed = _show(console, answers) and passed
     verdict = "[green]PASS[/green]" if passed else "[red]FAIL[/red]"
     console.print(f"{verdict} in {time.monotonic() - started:.1f} s")
     return passed
@@ -227,6 +233,11 @@ def _report(
         checks.check_content(sent, consumed),
         checks.check_totals(expected, found),
     ]
+    return _show(console, answers)
+
+
+def _show(console: Console, answers: list[Check]) -> bool:
+    """Print checks; True if all passed."""
     for answer in answers:
         mark = "[green]ok  [/green]" if answer.passed else "[red]FAIL[/red]"
         console.print(f"{mark} {answer.name}: {answer.detail}")
