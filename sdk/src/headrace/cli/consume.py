@@ -115,18 +115,21 @@ def consume(
 async def _consume(bootstrap: str, wanted: Wanted, render: Render) -> None:
     from_start = wanted.from_beginning or wanted.offset is not None
     topics = wanted.topics if wanted.partition is None else ()
+    printed = _Printed(commits=wanted.group is not None)
     async with Consumer(
         bootstrap,
         *topics,
         group=wanted.group,
         offset_reset="earliest" if from_start else "latest",
         auto_commit=False,
+        on_revoked=printed.let_go,
+        on_lost=printed.forget,
     ) as consumer:
         if wanted.partition is not None:
             await consumer.assign((topic, wanted.partition) for topic in wanted.topics)
         if wanted.offset is not None:
             await _seek(consumer, wanted.offset)
-        await _print_records(consumer, wanted, render)
+        await _print_records(consumer, wanted, render, printed)
 
 
 async def _seek(consumer: Consumer, offset: int) -> None:
@@ -148,9 +151,10 @@ async def _seek(consumer: Consumer, offset: int) -> None:
         await consumer.seek(where, offset)
 
 
-async def _print_records(consumer: Consumer, wanted: Wanted, render: Render) -> None:
+async def _print_records(
+    consumer: Consumer, wanted: Wanted, render: Render, printed: _Printed
+) -> None:
     ends = await _ends(consumer) if wanted.exit_at_end else None
-    printed = _Printed(consumer, commits=wanted.group is not None)
     left = wanted.max_records
     try:
         while left != 0 and not (ends is not None and await _reached(consumer, ends)):
@@ -159,10 +163,10 @@ async def _print_records(consumer: Consumer, wanted: Wanted, render: Render) -> 
                 timeout=None if ends is None else END_POLL_S,
             )
             if records:
-                await printed.add(records, render)
+                await printed.add(consumer, records, render)
                 left = None if left is None else left - len(records)
     finally:
-        await printed.finish()
+        await printed.finish(consumer)
 
 
 async def _ends(consumer: Consumer) -> dict[TopicPartition, int]:
@@ -172,9 +176,10 @@ async def _ends(consumer: Consumer) -> dict[TopicPartition, int]:
 
 
 async def _reached(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-    """Whether all has been printed that was there at the start."""
+    """Whether all has been printed that was there at the start (but for what the group has given to
+    another member)."""
     for where, end in ends.items():
-        if (await consumer.position(where) or 0) < end:
+        if where in consumer.assignment and (await consumer.position(where) or 0) < end:
             return False
     return True
 
@@ -182,13 +187,12 @@ async def _reached(consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
 class _Printed:
     """Writes records out and commits them afterwards: what wasn't printed comes again."""
 
-    def __init__(self, consumer: Consumer, *, commits: bool) -> None:
-        self._consumer = consumer
+    def __init__(self, *, commits: bool) -> None:
         self._commits = commits
         self._offsets: dict[tuple[str, int], int] = {}
         self._committed_at = time.monotonic()
 
-    async def add(self, records: Sequence[Record], render: Render) -> None:
+    async def add(self, consumer: Consumer, records: Sequence[Record], render: Render) -> None:
         """Print the records; commit if the last commit is long enough ago."""
         sys.stdout.buffer.write(render(records))
         sys.stdout.buffer.flush()
@@ -197,21 +201,34 @@ class _Printed:
         for record in records:
             self._offsets[record.topic, record.partition] = record.offset + 1
         if time.monotonic() - self._committed_at >= COMMIT_EVERY_S:
-            await self._commit()
+            await self._commit(consumer)
 
-    async def finish(self) -> None:
+    async def let_go(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        """Commit what is printed of partitions that go to another member."""
+        gone: dict[tuple[str, int], int] = {
+            where: self._offsets.pop(where) for where in partitions if where in self._offsets
+        }
+        if gone:
+            await consumer.commit(gone)
+
+    def forget(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        """Partitions were lost: whoever has them prints those records again."""
+        for where in partitions:
+            self._offsets.pop(where, None)
+
+    async def finish(self, consumer: Consumer) -> None:
         """Commit what is printed, also when Ctrl-C or an error ends the command."""
         if not self._offsets:
             return
         try:
             async with asyncio.timeout(LAST_COMMIT_S):
-                await self._commit()
+                await self._commit(consumer)
         except TimeoutError:
             notice("the last offsets could not be committed in time: some records will come again")
         except HeadraceError as error:
             notice(f"the last offsets could not be committed: {error.message} ({error.code})")
 
-    async def _commit(self) -> None:
+    async def _commit(self, consumer: Consumer) -> None:
         offsets, self._offsets = self._offsets, {}
-        await self._consumer.commit(offsets)
+        await consumer.commit(offsets)
         self._committed_at = time.monotonic()

@@ -9,7 +9,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from headrace.protocol import models
+from headrace.protocol import cluster_models, models
+from headrace.sdk.group_reset import PlannedReset
 
 _BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
@@ -40,6 +41,11 @@ def size(size_bytes: int | None) -> str | None:
         amount /= 1000
         unit += 1
     return f"{size_bytes} B" if unit == 0 else f"{amount:.1f} {_BYTE_UNITS[unit]}"
+
+
+def ids(brokers: Iterable[int]) -> str:
+    """Brokers as `1,2,0`."""
+    return ",".join(map(str, brokers))
 
 
 def instant(time_ms: int) -> str:
@@ -75,7 +81,18 @@ def _setting(value: models.ConfigValue | None) -> str | None:
 def topic_partitions(topic: models.TopicInfo) -> Table:
     """The partitions, a row each."""
     return table(
-        (">partition", ">leader", ">epoch", "replicas", "isr", ">start", ">end", ">size", "note"),
+        (
+            ">partition",
+            ">leader",
+            ">epoch",
+            "replicas",
+            "isr",
+            "elr",
+            ">start",
+            ">end",
+            ">size",
+            "note",
+        ),
         [_partition_row(partition) for partition in topic.partitions],
     )
 
@@ -86,8 +103,9 @@ def _partition_row(partition: models.PartitionInfo) -> tuple[object, ...]:
         partition.partition,
         partition.leader,
         partition.leader_epoch,
-        ",".join(map(str, partition.replicas)),
-        ",".join(map(str, partition.isr)),
+        ids(partition.replicas),
+        ids(partition.isr),
+        ids(partition.elr) or None,
         count(partition.log_start_offset),
         count(partition.high_watermark),
         size(partition.size_bytes),
@@ -98,8 +116,60 @@ def _partition_row(partition: models.PartitionInfo) -> tuple[object, ...]:
 def groups(found: models.GroupList) -> Table:
     """Groups, a row each."""
     return table(
-        ("group", "state", "topics"),
-        [(g.group, g.state, ", ".join(g.topics)) for g in found.groups],
+        ("group", "state", ">members", "topics"),
+        [(g.group, g.state, g.members, ", ".join(g.topics)) for g in found.groups],
+    )
+
+
+def group_members(group: models.GroupInfo) -> Table:
+    """The members of a group with what they own."""
+    return table(
+        ("member", "instance", "client", ">epoch", ">partitions", "owns", "gives up"),
+        [
+            (
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.epoch,
+                count(sum(len(each.partitions) for each in member.assignment)),
+                owned(member.assignment),
+                owned(member.revoking) or None,
+            )
+            for member in group.members
+        ],
+    )
+
+
+def owned(topics: list[models.OwnedTopic]) -> str:
+    """Partitions as text: `orders 0-2 5`."""
+    return ", ".join(f"{each.topic} {ranges(each.partitions)}" for each in topics)
+
+
+def ranges(numbers: list[int]) -> str:
+    """Numbers in order, runs shortened: `0-2 5`."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][1] == number - 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return " ".join(str(a) if a == b else f"{a}-{b}" for a, b in runs)
+
+
+def planned_resets(plan: Sequence[PlannedReset]) -> Table:
+    """Where a group's offsets would go."""
+    return table(
+        ("topic", ">partition", ">committed", ">new", "note"),
+        [
+            (
+                each.topic,
+                each.partition,
+                count(each.old),
+                count(each.new),
+                None if each.new == each.asked else f"{each.asked:,} lies outside",
+            )
+            for each in plan
+        ],
     )
 
 
@@ -121,24 +191,75 @@ def group_offsets(group: models.GroupInfo) -> Table:
     )
 
 
-def brokers(found: Sequence[models.BrokerInfo], *, controller_id: int | None) -> Table:
-    """Brokers, a row each; the controller is marked. Details where the broker gave them."""
+def troubled(found: cluster_models.ClusterHealth) -> Table:
+    """Partitions with problems, a row each."""
     return table(
-        (">id", "url", "state", "rack", "version", ">leads", ">offline", ">disk free", ""),
-        [_broker_row(broker, broker.id == controller_id) for broker in found],
+        ("topic", ">partition", ">leader", "replicas", "isr", "elr", ">min isr", "problems"),
+        [
+            (
+                each.topic,
+                each.partition,
+                each.leader,
+                ids(each.replicas),
+                ids(each.isr),
+                ids(each.elr) or None,
+                each.min_isr,
+                ", ".join(problem.replace("_", " ") for problem in each.problems),
+            )
+            for each in found.troubled
+        ],
     )
 
 
-def _broker_row(broker: models.BrokerInfo, controls: bool) -> tuple[object, ...]:
+def health_line(found: cluster_models.ClusterHealth) -> str:
+    """The counts in one line."""
+    return (
+        f"partitions: {found.partitions:,} in all, {found.offline:,} offline,"
+        f" {found.under_min_isr:,} under min ISR, {found.under_replicated:,} under-replicated"
+    )
+
+
+def brokers(
+    found: Sequence[models.BrokerInfo],
+    *,
+    controller_id: int | None,
+    loads: Sequence[cluster_models.BrokerLoad] = (),
+) -> Table:
+    """Brokers, a row each; the controller is marked. Details where the broker gave them."""
+    by_id = {load.id: load for load in loads}
+    return table(
+        (
+            ">id",
+            "url",
+            "state",
+            "rack",
+            "version",
+            ">leads",
+            ">replicas",
+            ">out of sync",
+            ">disk free",
+            "",
+        ),
+        [
+            _broker_row(broker, by_id.get(broker.id), controls=broker.id == controller_id)
+            for broker in found
+        ],
+    )
+
+
+def _broker_row(
+    broker: models.BrokerInfo, load: cluster_models.BrokerLoad | None, *, controls: bool
+) -> tuple[object, ...]:
     detail = broker if isinstance(broker, models.BrokerDetail) else None
     return (
         broker.id,
         broker.url,
-        broker.state,
+        "dead" if load and load.state == "dead" else broker.state,
         broker.rack,
         broker.version,
-        detail and detail.led_partitions,
-        detail and detail.offline_partitions,
+        load.leaders if load else detail and detail.led_partitions,
+        load and load.replicas,
+        load and load.out_of_sync,
         detail and size(detail.disk_free_bytes),
         "controller" if controls else "",
     )

@@ -6,15 +6,24 @@ and adding only where the first try certainly had no effect.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from headrace.protocol import models, routes
+from headrace.protocol.errors import GroupNotFound
 from headrace.protocol.ids import TopicPartition
 from headrace.protocol.names import check_name
 from headrace.sdk.client import Client
 from headrace.sdk.cluster_admin import ClusterAdmin
-from headrace.sdk.offsets import Where, ask, query_for
+from headrace.sdk.group_reset import (
+    PlannedReset,
+    Shift,
+    partitions_to_reset,
+    require_empty,
+    shifted,
+    within,
+)
+from headrace.sdk.offsets import Where, ask, places_of, query_for
 from headrace.sdk.settings import ConnectionSettings, Credentials, bootstrap_urls
 from headrace.sdk.transport import Transport
 
@@ -110,8 +119,10 @@ class Admin(ClusterAdmin):
         return await self._client.call("GET", routes.TOPICS, models.TopicList, query=query)
 
     async def describe_topic(self, name: str) -> models.TopicInfo:
-        """A topic with its settings and partitions."""
-        return await self._client.call("GET", _topic(name), models.TopicInfo)
+        """A topic with its settings and partitions. Offsets and sizes are the leaders' own, None
+        where one doesn't answer."""
+        query = {"leaders": "true"}
+        return await self._client.call("GET", _topic(name), models.TopicInfo, query=query)
 
     # --- cluster ---------------------------------------------------------------------------------
 
@@ -171,13 +182,18 @@ class Admin(ClusterAdmin):
         return await self._client.call("GET", routes.GROUPS, models.GroupList)
 
     async def describe_group(self, group: str) -> models.GroupInfo:
-        """A group's committed offsets and lag."""
+        """A group's members, committed offsets and lag."""
         return await self._client.call("GET", _group(routes.GROUP, group), models.GroupInfo)
 
-    async def delete_group(self, group: str) -> None:
-        """Forgets a group with its committed offsets."""
+    async def delete_group(self, group: str, *, force: bool = False) -> None:
+        """Forgets a group with its committed offsets.
+
+        Raises:
+            GroupNotEmpty: it has live members (unless `force`: they then join again, afresh).
+        """
         path = _group(routes.GROUP, group)
-        await self._client.call("DELETE", path, type(None), repeatable=False)
+        query = {"force": "true"} if force else None
+        await self._client.call("DELETE", path, type(None), query=query, repeatable=False)
 
     async def group_offsets(self, group: str, *, topic: str | None = None) -> models.GroupInfo:
         """A group's committed offsets without lag, of one topic if named."""
@@ -186,10 +202,19 @@ class Admin(ClusterAdmin):
         return await self._client.call("GET", path, models.GroupInfo, query=query)
 
     async def alter_group_offsets(
-        self, group: str, offsets: Mapping[tuple[str, int], int], *, metadata: str = ""
+        self,
+        group: str,
+        offsets: Mapping[tuple[str, int], int],
+        *,
+        metadata: str = "",
+        force: bool = False,
     ) -> list[models.CommitResult]:
         """Commits offsets (of the next record to read) in a group's name. Each result has its own
-        `error`."""
+        `error`.
+
+        Raises:
+            UnknownMember: the group has live members (unless `force`).
+        """
         parts = [
             models.CommitPart(*where, offset, metadata=metadata)
             for where, offset in offsets.items()
@@ -198,9 +223,68 @@ class Admin(ClusterAdmin):
             "POST",
             _group(routes.GROUP_OFFSETS, group),
             models.CommitAnswer,
-            body=models.CommitRequest(parts),
+            body=models.CommitRequest(parts, force=force),
         )
         return answer.offsets
+
+    async def plan_group_reset(
+        self,
+        group: str,
+        to: Where | Shift,
+        *,
+        topics: Iterable[str] = (),
+        partitions: Iterable[int] | None = None,
+    ) -> list[PlannedReset]:
+        """What `reset_group_offsets` would do. `to`: an offset, `"earliest"`, `"latest"`, a
+        datetime, or a `Shift`; what lies outside a partition is moved to its nearer end.
+
+        Raises:
+            GroupNotFound: no topics are named and the group has no offsets.
+        """
+        info = await self._group_or_none(group)
+        counts = {
+            name: len((await self.describe_topic(name)).partitions)
+            for name in dict.fromkeys(topics)
+        }
+        chosen = partitions_to_reset(info, counts, partitions)
+        old: dict[TopicPartition, int] = {}
+        for each in [] if info is None else info.offsets:
+            old[TopicPartition(each.topic, each.partition)] = each.offset
+        timeout = self._client.settings.request_timeout
+        earliest = await places_of(self._client, chosen, "earliest", timeout=timeout)
+        latest = await places_of(self._client, chosen, "latest", timeout=timeout)
+        if isinstance(to, Shift):
+            asked = {where: shifted(where, old.get(where), to) for where in chosen}
+        else:
+            asked = await places_of(self._client, chosen, to, timeout=timeout)
+        return [
+            within(
+                where,
+                old=old.get(where),
+                asked=asked[where],
+                earliest=earliest[where],
+                latest=latest[where],
+            )
+            for where in chosen
+        ]
+
+    async def reset_group_offsets(
+        self, group: str, plan: Sequence[PlannedReset], *, force: bool = False
+    ) -> list[models.CommitResult]:
+        """Commits a plan.
+
+        Raises:
+            GroupNotEmpty: the group has live members (unless `force`).
+        """
+        require_empty(await self._group_or_none(group), force=force)
+        offsets = {(each.topic, each.partition): each.new for each in plan}
+        return await self.alter_group_offsets(group, offsets, force=force)
+
+    async def _group_or_none(self, group: str) -> models.GroupInfo | None:
+        try:
+            return await self.describe_group(group)
+        except GroupNotFound:
+            return None
 
 
 def _topic(name: str) -> str:

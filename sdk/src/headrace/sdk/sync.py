@@ -30,6 +30,7 @@ from headrace.sdk import producer as _producer
 from headrace.sdk.consumer import Partition
 from headrace.sdk.core.positions import RawBatch
 from headrace.sdk.errors import Closed
+from headrace.sdk.group_reset import PlannedReset, Shift
 from headrace.sdk.offsets import Where
 from headrace.sdk.reading.workers import Handler
 
@@ -262,6 +263,9 @@ class Producer(_Facade[_producer.Producer]):
         self._call(self._async.__aexit__(kind))
 
 
+_CALLBACKS = {"on_assigned", "on_revoked", "on_lost"}
+
+
 class Consumer(_Facade[_consumer.Consumer]):
     """`headrace.sdk.Consumer` without async; same arguments, same errors.
 
@@ -271,7 +275,22 @@ class Consumer(_Facade[_consumer.Consumer]):
     """
 
     def __init__(self, bootstrap: str | Sequence[str], *topics: str, **options: Any) -> None:
+        for name in _CALLBACKS & options.keys():
+            options[name] = self._in_thread(options[name])
         super().__init__(lambda: _consumer.Consumer(bootstrap, *topics, **options))
+
+    def _in_thread(self, callback: Callable[..., object] | None) -> _consumer.Callback | None:
+        """The callback with this consumer, in a thread of its own, so that it may call it."""
+        if callback is None:
+            return None
+        chosen = callback
+
+        async def call(_: _consumer.Consumer, partitions: Sequence[TopicPartition]) -> None:
+            outcome = await asyncio.to_thread(chosen, self, partitions)
+            if asyncio.iscoroutine(outcome):
+                await outcome
+
+        return call
 
     def __enter__(self) -> Self:
         self._call(self._async.__aenter__())
@@ -455,22 +474,48 @@ class Admin(_Facade[_admin.Admin]):
         return self._call(self._async.list_groups())
 
     def describe_group(self, group: str) -> models.GroupInfo:
-        """A group's committed offsets and lag."""
+        """A group's members, committed offsets and lag."""
         return self._call(self._async.describe_group(group))
 
-    def delete_group(self, group: str) -> None:
+    def delete_group(self, group: str, *, force: bool = False) -> None:
         """Forgets a group with its committed offsets."""
-        self._call(self._async.delete_group(group))
+        self._call(self._async.delete_group(group, force=force))
 
     def group_offsets(self, group: str, *, topic: str | None = None) -> models.GroupInfo:
         """A group's committed offsets without lag."""
         return self._call(self._async.group_offsets(group, topic=topic))
 
     def alter_group_offsets(
-        self, group: str, offsets: Mapping[tuple[str, int], int], *, metadata: str = ""
+        self,
+        group: str,
+        offsets: Mapping[tuple[str, int], int],
+        *,
+        metadata: str = "",
+        force: bool = False,
     ) -> list[models.CommitResult]:
         """Commits offsets in a group's name."""
-        return self._call(self._async.alter_group_offsets(group, offsets, metadata=metadata))
+        return self._call(
+            self._async.alter_group_offsets(group, offsets, metadata=metadata, force=force)
+        )
+
+    def plan_group_reset(
+        self,
+        group: str,
+        to: Where | Shift,
+        *,
+        topics: Iterable[str] = (),
+        partitions: Iterable[int] | None = None,
+    ) -> list[PlannedReset]:
+        """What `reset_group_offsets` would do."""
+        return self._call(
+            self._async.plan_group_reset(group, to, topics=topics, partitions=partitions)
+        )
+
+    def reset_group_offsets(
+        self, group: str, plan: Sequence[PlannedReset], *, force: bool = False
+    ) -> list[models.CommitResult]:
+        """Commits a plan; refused while the group has live members (unless `force`)."""
+        return self._call(self._async.reset_group_offsets(group, plan, force=force))
 
     def cluster_config(self) -> dict[str, models.ConfigEntry]:
         """The cluster-wide settings in force."""
@@ -481,6 +526,12 @@ class Admin(_Facade[_admin.Admin]):
     ) -> dict[str, models.ConfigEntry]:
         """Changes cluster-wide settings while everything runs."""
         return self._call(self._async.alter_cluster_config(config))
+
+    def cluster_health(
+        self, *, problem: str | None = None, topic: str | None = None, limit: int = 1_000
+    ) -> cluster_models.ClusterHealth:
+        """What each broker carries, and partitions with problems."""
+        return self._call(self._async.cluster_health(problem=problem, topic=topic, limit=limit))
 
     def restart_check(
         self, broker_id: int, *, phase: cluster_models.RestartPhase = "before"
@@ -493,6 +544,12 @@ class Admin(_Facade[_admin.Admin]):
     ) -> cluster_models.ElectedLeader:
         """Makes a replica lead with what it has; the rest is lost."""
         return self._call(self._async.elect_leader(topic, partition, broker_id, unclean=unclean))
+
+    def recover(
+        self, *, execute: bool = False, accept_missing: bool = False
+    ) -> cluster_models.RecoverAnswer:
+        """What there is to put right in a store that went back in time or was lost."""
+        return self._call(self._async.recover(execute=execute, accept_missing=accept_missing))
 
     def create_topics(
         self, topics: Iterable[models.TopicCreate]

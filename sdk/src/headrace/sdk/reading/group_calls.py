@@ -16,7 +16,7 @@ from headrace.sdk.settings import ConsumerSettings
 
 LEAVES = -1
 LEAVES_FOR_RESTART = -2
-LEAVE_TIMEOUT_S = 3.0
+LEAVE_TIMEOUT_S = 1.0
 """How long leaving may take at close; without it the group notices after the session."""
 
 GRACE_S = 5.0

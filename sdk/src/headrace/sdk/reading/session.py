@@ -232,8 +232,8 @@ class Session:
     async def close(self) -> None:
         """Hands out nothing more and gives up all connections."""
         self.progress.cut()
-        if self.membership is not None:
-            await self.membership.close(leave=False)
+        if self.membership is not None:  # Interrupted: nothing is committed, but the others know.
+            await self.membership.close(leave=True)
         await self.fetcher.close()
         await self._tasks.cancel()
         await self._view.close()
