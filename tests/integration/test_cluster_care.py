@@ -82,6 +82,8 @@ def test_the_commands_say_yes_and_no_by_their_exit_codes(broker: BrokerProcess) 
     assert "flush.ms" in unset.text
     wrong = headrace("cluster", "config", "--set", "nonsense=1", bootstrap=broker.url)
     assert (wrong.code, "no cluster setting" in wrong.err) == (1, True)
+    recovered = headrace("cluster", "recover", "--from-disks", bootstrap=broker.url)
+    assert (recovered.code, "nothing to do" in recovered.text) == (0, True)
     unsure = headrace(
         "topic", "elect-leader", "led", "--partition", "0", "--broker", "0", bootstrap=broker.url
     )

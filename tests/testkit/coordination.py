@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from headrace.broker.controller.coordination import Coordination
+from headrace.broker.controller.copies import NoDisk
 from headrace.broker.controller.membership import Identity
 from headrace.broker.controller.timing import TimeSource
 from headrace.broker.controller.view import ViewEvent
@@ -32,6 +33,7 @@ class Volume:
     """A data directory as far as coordination sees it; `prepare` is what writes its meta."""
 
     state: LocalState = field(default_factory=LocalState)
+    copies: NoDisk = field(default_factory=NoDisk)
 
     async def prepare(self, meta: LocalMeta) -> None:
         """Keeps the meta; from now on the directory counts as in use."""
@@ -73,6 +75,7 @@ def make_node(
     volume: Volume | None = None,
     clock: TimeSource | None = None,
     net: PeerNet | None = None,
+    rebuild: bool = False,
 ) -> Node:
     """A broker's coordination, not started yet. Without a `net` nobody can call anybody, so that
     only leases tell who lives."""
@@ -87,6 +90,8 @@ def make_node(
         prepare=kept.prepare,
         on_overtaken=overtaken.append,
         peers=network.peers_of(broker_id),
+        disk=kept.copies,
+        rebuild=rebuild,
         log_end_of=lambda _topic_id, partition: ends.get(partition),
         clock=clock or fast_time(),
     )
@@ -106,9 +111,12 @@ async def start_node(
     volume: Volume | None = None,
     clock: TimeSource | None = None,
     net: PeerNet | None = None,
+    rebuild: bool = False,
 ) -> Node:
     """A broker that has joined and can lead."""
-    node = make_node(store, broker_id=broker_id, volume=volume, clock=clock, net=net)
+    node = make_node(
+        store, broker_id=broker_id, volume=volume, clock=clock, net=net, rebuild=rebuild
+    )
     try:
         node.net.handlers[broker_id] = node.coordination.peer_handlers
         await node.coordination.start()

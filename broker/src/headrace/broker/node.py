@@ -26,6 +26,7 @@ from headrace.broker.core.model import TopicObject
 from headrace.broker.core.standing import Standing
 from headrace.broker.disk_space import DiskGuard
 from headrace.broker.groups.coordinator import GroupCoordinator
+from headrace.broker.groups.leadership import Leadership, read_from
 from headrace.broker.groups.topics import ReadableTopics
 from headrace.broker.groups.upkeep import LOOK_INTERVAL_S, GroupUpkeep
 from headrace.broker.lifecycle import DRAINING, RECOVERING, RUNNING, STOPPED, Lifecycle
@@ -111,6 +112,8 @@ class Node:
             on_overtaken=on_overtaken,
             peers=ports.peers,
             log_end_of=self._log_end_of,
+            disk=self.logs,
+            rebuild=settings.store_rebuild == "yes",
             clock=ports.time,
             new_id=ports.new_id,
             brokers_expected=settings.brokers_expected,
@@ -138,6 +141,7 @@ class Node:
             spawn=lambda name, work: self.tasks.once(work, name=name),
             is_dead=self.coordination.view.is_tombstoned,
             topics=self._readable,
+            confirm=Leadership(read_from(ports.store), ports.clock).confirm,
         )
         self.group_upkeep = GroupUpkeep(
             self.groups, ports.clock, offsets_retention_ms=settings.offsets_retention_ms
@@ -265,6 +269,7 @@ class Node:
         """Ends the background work and closes the logs; `clean` syncs them and says so on disk."""
         self.replication.stop()
         await self.tasks.stop()
+        await self.coordination.copies.close()
         await self.logs.close(clean=clean)
 
     async def leave(self, *, clean: bool) -> None:

@@ -51,6 +51,12 @@ class Settings:
         "Cluster state: sqlite:PATH, kubernetes, or kubernetes:NAMESPACE/CLUSTER (docs/store.md);"
         " empty: sqlite in the data folder.",
     )
+    store_rebuild: str = _key(
+        "store.rebuild",
+        "no",
+        "yes: a store that is empty is taken for a lost one, and the cluster that the data folder"
+        " belongs to is made in it anew, for `headrace cluster recover`; no: the broker refuses.",
+    )
     cluster_name: str = _key(
         "cluster.name",
         "headrace",
@@ -181,6 +187,8 @@ class Settings:
                 f"inflight.bytes.max ({self.inflight_bytes_max}) is below request.bytes.max"
                 f" ({self.request_bytes_max}): the largest request could never be taken"
             )
+        if self.store_rebuild not in {"yes", "no"}:
+            raise InvalidConfig(f"store.rebuild: {self.store_rebuild!r} is neither yes nor no")
         if not _STORE.match(self.store_url):
             raise InvalidConfig(
                 f"store: {self.store!r} is none of sqlite:PATH, kubernetes,"

@@ -18,7 +18,7 @@ from headrace.cli.options import (
     output_of,
 )
 from headrace.cli.output import print_json, print_tables
-from headrace.cli.session import REFUSED, run_admin
+from headrace.cli.session import REFUSED, WRONG_USAGE, fail, run_admin
 from headrace.protocol import cluster_models, models
 from headrace.protocol.errors import HeadraceError
 from headrace.sdk import Admin
@@ -35,19 +35,30 @@ def cluster() -> None:
 def describe(ctx: typer.Context, bootstrap: Bootstrap = None, output: Output = None) -> None:
     """Show the cluster and its brokers."""
 
-    async def work(admin: Admin) -> tuple[models.ClusterInfo, list[models.BrokerInfo]]:
+    async def work(
+        admin: Admin,
+    ) -> tuple[models.ClusterInfo, list[models.BrokerInfo], cluster_models.ClusterHealth]:
         info = await admin.describe_cluster()
-        details = await asyncio.gather(*[_detail(admin, broker) for broker in info.brokers])
-        return info, details
+        health = await admin.cluster_health(limit=0)
+        dead = {load.id for load in health.brokers if load.state == "dead"}
+        details = await asyncio.gather(
+            *[_detail(admin, broker, is_dead=broker.id in dead) for broker in info.brokers]
+        )
+        return info, details, health
 
-    info, brokers = run_admin(bootstrap_of(ctx, bootstrap), work)
+    info, brokers, health = run_admin(bootstrap_of(ctx, bootstrap), work)
     if output_of(ctx, output) is OutputFormat.JSON:
         fields = msgspec.to_builtins(info)
         fields["brokers"] = [msgspec.to_builtins(broker) for broker in brokers]
+        fields["health"] = msgspec.to_builtins(health)
         print_json(fields)
         return
     title = f"cluster {info.cluster_id}: {info.topics} topic(s), {info.partitions} partition(s)"
-    print_tables(title, tables.brokers(brokers, controller_id=info.controller_id))
+    print_tables(
+        title,
+        tables.brokers(brokers, controller_id=info.controller_id, loads=health.brokers),
+        tables.health_line(health),
+    )
 
 
 @cluster_app.command()
@@ -111,6 +122,52 @@ def restart_check(
         raise typer.Exit(REFUSED)
 
 
+@cluster_app.command()
+def recover(
+    ctx: typer.Context,
+    from_disks: Annotated[
+        bool, typer.Option("--from-disks", help="From the copies on the brokers' disks.")
+    ] = False,
+    execute: Annotated[
+        bool, typer.Option("--execute", help="Do it; else it is only shown what would be done.")
+    ] = False,
+    accept_missing: Annotated[
+        bool,
+        typer.Option("--accept-missing", help="Though brokers are away that may know more."),
+    ] = False,
+    bootstrap: Bootstrap = None,
+    output: Output = None,
+) -> None:
+    """Put a store right that went back in time (a restored backup) or was lost."""
+    if not from_disks:
+        fail("say where from: --from-disks", code=WRONG_USAGE)
+
+    async def work(admin: Admin) -> cluster_models.RecoverAnswer:
+        return await admin.recover(execute=execute, accept_missing=accept_missing)
+
+    found = run_admin(bootstrap_of(ctx, bootstrap), work)
+    if output_of(ctx, output) is OutputFormat.JSON:
+        print_json(found)
+        return
+    _print_recovery(found)
+
+
+def _print_recovery(found: cluster_models.RecoverAnswer) -> None:
+    if not (found.cluster or found.topics or found.partition_count or found.skipped):
+        print_tables("the store has the newest that any broker knows: nothing to do")
+        return
+    done = "put right" if found.executed else "to put right (with --execute)"
+    head = f"{done}: {len(found.topics)} topic(s), {found.partition_count} partition(s)"
+    if found.unheard:
+        head += f"; not heard of: broker {', '.join(map(str, found.unheard))}"
+    rows = [
+        (each.topic, each.partition, each.store_epoch, each.partition_epoch, each.source)
+        for each in found.partitions
+    ]
+    columns = ("topic", "partition", "store has", "written", "from broker")
+    print_tables(head, tables.table(columns, rows), *(f"skipped: {s}" for s in found.skipped))
+
+
 def _print_check(check: cluster_models.RestartCheck) -> None:
     yes, no = (
         ("may be stopped", "may not be stopped now")
@@ -126,8 +183,10 @@ def _print_check(check: cluster_models.RestartCheck) -> None:
     print_tables("\n".join(lines))
 
 
-async def _detail(admin: Admin, broker: models.BrokerInfo) -> models.BrokerInfo:
+async def _detail(admin: Admin, broker: models.BrokerInfo, *, is_dead: bool) -> models.BrokerInfo:
     """The broker from within, or what the cluster says of it when it doesn't answer."""
+    if is_dead:
+        return broker
     try:
         return await admin.describe_broker(broker.id)
     except HeadraceError:

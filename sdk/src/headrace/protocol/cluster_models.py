@@ -107,3 +107,76 @@ class TopicOutcomes(Answer):
     """One outcome for each topic, in the order of the request."""
 
     topics: list[TopicOutcome]
+
+
+class BrokerLoad(Answer):
+    """What one broker carries: partitions led, replicas held, and those of them not in sync.
+    `state` is its own, or `dead`."""
+
+    id: int
+    state: str
+    leaders: int
+    replicas: int
+    out_of_sync: int
+
+
+class TroubledPartition(Answer):
+    """A partition with problems, the worst first: `unreadable`, `offline`, `under_min_isr`,
+    `under_replicated`."""
+
+    topic: str
+    partition: int
+    problems: list[str]
+    leader: int | None = None
+    replicas: list[int] = []
+    isr: list[int] = []
+    elr: list[int] = []
+    min_isr: int = 0
+
+
+class ClusterHealth(Answer):
+    """The cluster as one broker sees it. `troubled` are the first of `listed` partitions that have
+    the problem asked for; the counts are of all partitions."""
+
+    partitions: int
+    offline: int
+    under_min_isr: int
+    under_replicated: int
+    unreadable: int
+    brokers: list[BrokerLoad]
+    listed: int
+    troubled: list[TroubledPartition]
+
+
+class Recover(Body):
+    """Putting a store right from the copies on the brokers' disks. Without `execute` it is only
+    said what would be done. `accept_missing`: also if brokers don't answer that may know more."""
+
+    execute: bool = False
+    accept_missing: bool = False
+
+
+class Repaired(Answer):
+    """One partition: the epochs that the store has (None: it has no record) and those that are
+    written, the broker whose copy counts (None: the store's own), and replicas not heard of."""
+
+    topic: str
+    partition: int
+    store_epoch: int | None
+    partition_epoch: int
+    leader_epoch: int
+    source: int | None
+    unheard: list[int]
+
+
+class RecoverAnswer(Answer):
+    """What was put right, or would be. `skipped`: what a person must look at. `partitions` has the
+    first 1,000 of `partition_count`."""
+
+    executed: bool
+    cluster: bool
+    topics: list[str]
+    partition_count: int
+    partitions: list[Repaired]
+    unheard: list[int]
+    skipped: list[str]

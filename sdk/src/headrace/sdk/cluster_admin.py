@@ -42,6 +42,17 @@ class ClusterAdmin:
         )
         return answer.config
 
+    async def cluster_health(
+        self, *, problem: str | None = None, topic: str | None = None, limit: int = 1_000
+    ) -> cluster_models.ClusterHealth:
+        """What each broker carries, and partitions with problems: all, or those of one topic or
+        with one problem (`offline`, `under_min_isr`, `under_replicated`, `unreadable`)."""
+        asked = {"problem": problem, "topic": topic, "limit": str(limit)}
+        query = {key: value for key, value in asked.items() if value is not None}
+        return await self._client.call(
+            "GET", routes.CLUSTER_HEALTH, cluster_models.ClusterHealth, query=query
+        )
+
     async def restart_check(
         self, broker_id: int, *, phase: cluster_models.RestartPhase = "before"
     ) -> cluster_models.RestartCheck:
@@ -54,6 +65,22 @@ class ClusterAdmin:
         path = routes.fill(routes.RESTART_CHECK, broker_id=broker_id)
         return await self._client.call(
             "GET", path, cluster_models.RestartCheck, query={"phase": phase}
+        )
+
+    async def recover(
+        self, *, execute: bool = False, accept_missing: bool = False
+    ) -> cluster_models.RecoverAnswer:
+        """What there is to put right in a store that went back in time or was lost, from the copies
+        on the brokers' disks; `execute` does it.
+
+        Raises:
+            Conflict: brokers that may know something newer didn't answer, or the store changed.
+        """
+        return await self._client.call(
+            "POST",
+            routes.CLUSTER_RECOVER,
+            cluster_models.RecoverAnswer,
+            body=cluster_models.Recover(execute, accept_missing),
         )
 
     async def elect_leader(

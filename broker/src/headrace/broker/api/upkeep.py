@@ -19,6 +19,7 @@ from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.topics import NewTopic
 from headrace.broker.core import cluster_config
 from headrace.broker.core.model import TopicObject
+from headrace.broker.core.recovery_plan import Repair
 from headrace.broker.partition.manager import PartitionManager
 from headrace.protocol import cluster_models as models
 from headrace.protocol import errors, routes
@@ -29,6 +30,10 @@ from headrace.protocol.names import check_user_topic
 
 BLOCKERS_MAX = 100
 """Reasons in one answer; there can be one for each partition."""
+
+
+REPAIRS_MAX = 1_000
+"""Partitions named in one answer."""
 
 
 class PhaseQuery(msgspec.Struct, forbid_unknown_fields=True):
@@ -76,6 +81,11 @@ class Upkeep:
                 action="alter", summary="Changes cluster-wide settings while everything runs.",
                 body=models.ClusterSettingsAlter, answer=models.ClusterSettings,
                 errors=(errors.InvalidConfig, *store),
+            ),
+            Endpoint(
+                method="POST", path=routes.CLUSTER_RECOVER, handler=self.recover, action="alter",
+                summary="Puts a store that went back or was lost right from the brokers' disks.",
+                body=models.Recover, answer=models.RecoverAnswer, errors=store,
             ),
             Endpoint(
                 method="GET", path=routes.RESTART_CHECK, handler=self.restart_check,
@@ -137,6 +147,24 @@ class Upkeep:
                 ],
             )
         )  # fmt: skip
+
+    async def recover(self, call: Call) -> web.StreamResponse:
+        """POST /v1/cluster/recover."""
+        body: models.Recover = call.body
+        plan = await to_the_end(
+            self._coordination.recover(execute=body.execute, accept_missing=body.accept_missing)
+        )
+        return json_answer(
+            models.RecoverAnswer(
+                body.execute,
+                plan.cluster is not None,
+                [topic.name for topic in plan.topics],
+                len(plan.repairs),
+                [_repaired(each) for each in plan.repairs[:REPAIRS_MAX]],
+                sorted(plan.unheard),
+                list(plan.skipped),
+            )
+        )
 
     async def elect(self, call: Call) -> web.StreamResponse:
         """POST /v1/topics/{topic}/partitions/{partition}/elect-leader."""
@@ -203,12 +231,27 @@ class Upkeep:
                 self._manager.require_room_for(max(0, more))
                 outcomes.append(
                     await self._coordination.alter_topic(
-                        before.name, config=each.config, partitions=each.partitions
-                    )
+                        before.name,
+                        config=each.config,
+                        partitions=each.partitions,
+                        replicas=each.replicas,
+                    )  # fmt: skip
                 )
             except HeadraceError as error:
                 outcomes.append(error)
         return outcomes
+
+
+def _repaired(repair: Repair) -> models.Repaired:
+    return models.Repaired(
+        repair.name,
+        repair.record.partition,
+        repair.before.partition_epoch if repair.before else None,
+        repair.record.partition_epoch,
+        repair.record.leader_epoch,
+        repair.source,
+        list(repair.unheard),
+    )
 
 
 def _outcomes(names: list[str], outcomes: list[TopicObject | HeadraceError]) -> web.Response:

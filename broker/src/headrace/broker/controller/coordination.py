@@ -11,14 +11,23 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import replace
 
 from headrace.broker.controller.brokers import BrokerStatuses
 from headrace.broker.controller.controller import Controller
+from headrace.broker.controller.copies import (
+    STATES,
+    CopyKeeper,
+    Disk,
+    NoDisk,
+    answer_states,
+)
 from headrace.broker.controller.handover import Handover
 from headrace.broker.controller.log_ends import LOG_ENDS, LogEndOf, LogEnds, answer_log_ends
 from headrace.broker.controller.membership import Identity, Membership, Prepare, cancel_all
 from headrace.broker.controller.probing import PING, Pong, Prober, answer_pings
-from headrace.broker.controller.reassignments import Reassignments
+from headrace.broker.controller.reassignments import Reassignments, check
+from headrace.broker.controller.recovery import Recovery, SuspectWatch
 from headrace.broker.controller.restarts import Restarts
 from headrace.broker.controller.steps import TopicSteps
 from headrace.broker.controller.timing import SYSTEM_TIME, TimeSource
@@ -36,6 +45,7 @@ from headrace.broker.core.model import (
     TopicObject,
     Unreadable,
 )
+from headrace.broker.core.recovery_plan import RecoveryPlan
 from headrace.broker.core.restart_check import Blocker, Phase
 from headrace.broker.core.standing import LocalState, Standing, check_owner
 from headrace.broker.peers.base import PeerHandler, Peers
@@ -47,7 +57,7 @@ from headrace.protocol.errors import (
     StoreUnavailable,
     TopicNotFound,
 )
-from headrace.protocol.ids import TopicId, new_topic_id
+from headrace.protocol.ids import TopicId, TopicIdPartition, new_topic_id
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +78,8 @@ class Coordination:
         on_overtaken: Callable[[str], None],
         peers: Peers,
         log_end_of: LogEndOf = lambda _topic_id, _partition: None,
+        disk: Disk | None = None,
+        rebuild: bool = False,
         clock: TimeSource = SYSTEM_TIME,
         new_id: Callable[[], TopicId] = new_topic_id,
         brokers_expected: int = 1,
@@ -75,7 +87,9 @@ class Coordination:
         """`local`: what the data directory says, read under its lock. `prepare` writes the
         volume's meta durably; it is awaited before each registration (R21). `on_overtaken(why)`:
         another process has this broker's id; stop at once, without drain. `log_end_of`: how far
-        this broker's replica goes (R24)."""
+        this broker's replica goes (R24). `disk`: where copies of what the store says are kept
+        (R27). `rebuild`: an empty store is taken for a lost one, and the cluster of the data
+        directory is made in it anew."""
         self.view = ClusterView()
         self._store = store
         self._identity = identity
@@ -112,9 +126,17 @@ class Coordination:
             peers, self.view, self._statuses, self._controller,
             own_id=identity.broker_id, clock=clock,
         )  # fmt: skip
+        self._rebuild = rebuild
+        kept = disk or NoDisk()
+        self.copies = CopyKeeper(kept, self.view, own_id=identity.broker_id, clock=clock)
+        self._suspects = SuspectWatch(self._writer, self.view, clock)
+        self._recovery = Recovery(
+            self._writer, self.view, self.copies, peers, own_id=identity.broker_id
+        )
         self.peer_handlers: dict[str, PeerHandler] = {
             PING: answer_pings(self._pong),
             LOG_ENDS: answer,
+            STATES: answer_states(lambda: kept.states),
         }
         """What other brokers may ask of this one's coordination, by path."""
         self._restarts = Restarts(
@@ -132,12 +154,16 @@ class Coordination:
             Conflict: the broker's id is in use by a live process.
             StoreUnavailable: no answer, or an object that can't be read.
         """
-        cluster = await self._find_or_make_cluster()
+        known = self.copies.copies
+        self.view.preload(known.cluster, known.topics.values(), known.records.values())
+        self.view.listen(self.copies.on_event)
+        cluster = await self._find_or_make_cluster(known.cluster)
         standing = await self._membership.join(
             cluster.cluster_id, self._local, self._prepare, store_term=cluster.store_term
         )
         self._spawn(self._membership.keep(), "lease")
         self._spawn(self._watch(), "watch")
+        self._spawn(self.copies.run(), "copies")
         try:
             async with asyncio.timeout(SYNC_TIMEOUT_S):
                 await self._synced.wait()
@@ -153,10 +179,16 @@ class Coordination:
         await self._membership.set_state("running")
         self.view.listen(self._controller.on_event)
         self.view.listen(self.reassignments.on_event)
-        await self._controller.tick()
+        try:
+            await self._controller.tick()
+        except StoreUnavailable:
+            if keys.CLUSTER not in self.view.faults:
+                raise
+            log.exception("the broker starts, so that the store can be put right with its help")
         self._spawn(self._controller.run(), "controller")
         self._spawn(self.reassignments.run(), "reassignments")
         self._spawn(self._prober.run(), "prober")
+        self._spawn(self._suspects.run(), "suspects")
 
     async def drain(self) -> None:
         """Says that this broker is leaving, so that leadership goes where others can lead."""
@@ -262,13 +294,22 @@ class Coordination:
         *,
         config: Mapping[str, ConfigValue | None] | None = None,
         partitions: int | None = None,
+        replicas: int | None = None,
     ) -> TopicObject:
-        """Changes settings (None: back to the default) and the partition count (upwards).
+        """Changes settings (None: back to the default), the partition count (upwards), and the
+        number of replicas, which are then added or taken away in the background.
 
         Raises:
             TopicNotFound, InvalidConfig, InvalidRequest (fewer partitions), StoreUnavailable.
+            PlanRefused: too few brokers for so many replicas; nothing is changed.
         """
-        return await self._topics.alter(name, config=config, partitions=partitions)
+        moves = self.reassignments
+        if replicas is not None:
+            check(moves.planner().factor(name, replicas))
+        topic = await self._topics.alter(name, config=config, partitions=partitions)
+        if replicas is not None:
+            await moves.apply(moves.planner().factor(name, replicas))
+        return self.view.topic(name) or topic
 
     async def delete_topic(self, name: str) -> TopicId:
         """Ends a topic. When it returns, the tombstone is written, the name is free and the
@@ -317,13 +358,47 @@ class Coordination:
         """
         return await self._restarts.blockers(broker_id, phase)
 
+    @property
+    def suspects(self) -> Mapping[TopicIdPartition, str]:
+        """Partitions whose record in the store is older than what is known, or gone, and why: for
+        those nobody is elected until the store is put right (R27)."""
+        return self._suspects.suspects
+
+    @property
+    def store_went_back(self) -> bool:
+        """Whether the store as a whole is older than what this broker has seen."""
+        return self._suspects.store_went_back
+
+    async def recover(self, *, execute: bool, accept_missing: bool = False) -> RecoveryPlan:
+        """What there is to put right in a store that went back in time or was lost, by the copies
+        on all brokers' disks; `execute` does it.
+
+        Raises:
+            Conflict: brokers that may know something newer didn't answer (unless
+                `accept_missing`), or the store changed meanwhile. StoreUnavailable.
+        """
+        if not execute:
+            return await self._recovery.plan()
+        done = await self._recovery.execute(accept_missing=accept_missing)
+        await self._suspects.look()
+        self._controller.look_again()
+        return done
+
     def why_offline(self, topic_id: TopicId, partition: int) -> str | None:
         """Why nobody leads the partition; None if somebody does, or is about to."""
         record = self.view.record(topic_id, partition)
         if not isinstance(record, PartitionRecord):
             return None
+        suspect = self.suspects.get(TopicIdPartition(topic_id, partition))
+        if suspect is not None and not self._is_led(record):
+            return f"its record in the store is in doubt: {suspect}; see headrace cluster recover"
         decision = election.decide(record, self._statuses.current())
         return decision.reason if isinstance(decision, election.Offline) else None
+
+    def _is_led(self, record: PartitionRecord) -> bool:
+        leader = record.leader
+        status = self._statuses.current().get(leader.broker_id) if leader else None
+        return leader is not None and status is not None and leader.session == status.session
 
     def _pong(self) -> Pong:
         me = self._identity.broker_id
@@ -334,19 +409,31 @@ class Coordination:
             raise StoreUnavailable("the cluster isn't known yet: this broker is starting")
         return self.view.cluster
 
-    async def _find_or_make_cluster(self) -> ClusterObject:
+    async def _find_or_make_cluster(self, copy: ClusterObject | None) -> ClusterObject:
         item = await self._writer.read(keys.CLUSTER)
         present = None if item is None else _cluster(item)
+        meta = self._local.meta
+        is_lost = present is None and meta is not None and self._rebuild
         check_owner(
             self._local,
-            cluster_id=present.cluster_id if present else None,
+            cluster_id=present.cluster_id
+            if present
+            else meta.cluster_id
+            if is_lost and meta
+            else None,
             broker_id=self._identity.broker_id,
         )
         if present is not None:
             return present
-        fresh = encoding.encode_cluster(ClusterObject(cluster_id=self._new_id().hex()))
+        fresh = ClusterObject(cluster_id=self._new_id().hex())
+        if is_lost and meta is not None:
+            log.warning("the store is empty: cluster %s is made in it anew", meta.cluster_id)
+            base = copy or ClusterObject(cluster_id=meta.cluster_id)
+            term = max(base.store_term, meta.store_term) + 1
+            fresh = replace(base, store_term=term, version=base.version + 1)
+        raw = encoding.encode_cluster(fresh)
         made = await self._writer.update(
-            keys.CLUSTER, lambda found: Write(fresh) if found is None else None
+            keys.CLUSTER, lambda found: Write(raw) if found is None else None
         )
         assert made is not None
         return _cluster(made)

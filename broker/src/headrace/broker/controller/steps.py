@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from headrace.broker.controller.brokers import BrokerStatuses
@@ -44,6 +45,15 @@ PASSES_MAX = 10
 
 LogEndsByTopic = Mapping[str, topic_plan.LogEnds]
 """Topic -> partition -> broker -> log end, as far as known."""
+
+BEHIND_READS_MAX = 3
+"""Reads of the cluster object that must all be behind what is known: one may have been overtaken by
+a watch."""
+
+
+class _BehindError(Exception):
+    """What was read is older than what is known."""
+
 
 _ComputeCluster = Callable[[ClusterObject], ClusterObject | None]
 
@@ -214,12 +224,15 @@ class TopicSteps:
         log_ends: topic_plan.LogEnds | None,
     ) -> dict[str, tuple[str | None, bytes | None]]:
         topic, cluster = self._view.all_topics.get(name), self._view.cluster
-        if topic is None or topic.deleting or cluster is None:
+        if topic is None or topic.deleting or cluster is None or not self._view.is_stored(name):
             return {}
         shards = self._view.shards(name)
         wanted = topic_plan.missing_shards(
             topic, shards, cluster=cluster, brokers=brokers, term=self.term, load=load.of(topic)
         )
+        wanted = {
+            i: shard for i, shard in wanted.items() if not self._is_lost(shard, shards.get(i))
+        }
         load.add(topic, wanted.values())
         for index, shard in shards.items() if elect else ():
             if isinstance(shard, Shard) and shard.topic_id == topic.topic_id:
@@ -243,6 +256,14 @@ class TopicSteps:
             for index, shard in wanted.items()
         }
 
+    def _is_lost(self, wanted: Shard, present: Shard | Unreadable | None) -> bool:
+        """Whether a record that seems to be missing has been there: the store lost it, and to begin
+        anew with its first epoch would make two histories of one partition (R27)."""
+        is_same = isinstance(present, Shard) and present.topic_id == wanted.topic_id
+        count = len(present.records) if is_same and isinstance(present, Shard) else 0
+        known = self._view.records(wanted.topic_id)
+        return any(record.partition in known for record in wanted.records[count:])
+
     def _revision(self, key: str) -> str | None:
         item = self._view.item(key)
         return item.revision if item else None
@@ -261,14 +282,28 @@ class TopicSteps:
         self._said = {key: text for key, text in self._said.items() if key[0] != topic_id}
 
     async def change_cluster(self, compute: _ComputeCluster) -> ClusterObject:
-        """Changes the cluster object; `compute` gives None where it is right as it is."""
+        """Changes the cluster object; `compute` gives None where it is right as it is.
+
+        Raises:
+            StoreUnavailable: it can't be read, or is older than what was read before: to write on
+                from there would hide that the store went back in time (R27).
+        """
 
         def write(item: Item | None) -> Write | None:
-            changed = compute(_cluster(item))
+            present, known = _cluster(item), self._view.cluster
+            if known is not None and present.version < known.version:
+                raise _BehindError
+            changed = compute(present)
             return Write(encoding.encode_cluster(changed)) if changed else None
 
         async with self._cluster_lock:
-            return _cluster(await self._writer.update(keys.CLUSTER, write))
+            for _ in range(BEHIND_READS_MAX):
+                with suppress(_BehindError):
+                    return _cluster(await self._writer.update(keys.CLUSTER, write))
+        raise StoreUnavailable(
+            "the store went back in time (was it restored from a backup?): see what `headrace"
+            " cluster recover --from-disks` would put right, then run it with --execute"
+        )
 
     async def _read_cluster(self) -> ClusterObject:
         return _cluster(await self._writer.read(keys.CLUSTER))

@@ -19,15 +19,17 @@ from headrace.broker.core import encoding
 from headrace.broker.core.model import (
     AnyRecord,
     ClusterObject,
+    PartitionRecord,
     Registration,
     Shard,
     TopicObject,
     Unreadable,
     UnreadableRecord,
+    shard_of,
 )
 from headrace.broker.store import keys
 from headrace.broker.store.base import Gone, Item, Put, Snapshot, WatchEvent
-from headrace.protocol.ids import TopicId
+from headrace.protocol.ids import TopicId, TopicIdPartition
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +95,8 @@ class ClusterView:
         self._by_id: dict[TopicId, TopicObject] = {}
         self._records: dict[TopicId, dict[int, AnyRecord]] = {}
         self._dead: dict[str, TopicObject] = {}
+        self._late: set[str] = set()
+        self._doubts: dict[TopicIdPartition, str] = {}
         self._listeners: list[Listener] = []
 
     @property
@@ -156,6 +160,45 @@ class ClusterView:
         known = self._records.get(shard.topic_id, _NO_RECORDS)
         return {r.partition for r in shard.records if known.get(r.partition) != r}
 
+    def preload(
+        self,
+        cluster: ClusterObject | None,
+        topics: Iterable[TopicObject],
+        records: Iterable[PartitionRecord],
+    ) -> None:
+        """Before anything was read: what this broker's own disk remembers (R27). What the store
+        says counts only if it is newer, so that a store that went back in time shows."""
+        self._cluster = cluster
+        for topic in topics:
+            if not self.is_tombstoned(topic.topic_id):
+                self._by_id[topic.topic_id] = self._by_name[topic.name] = topic
+        for record in records:
+            if record.topic_id in self._by_id:
+                self._records.setdefault(record.topic_id, {})[record.partition] = record
+
+    def is_stored(self, name: str) -> bool:
+        """Whether the topic's object was in the store when it was last looked at."""
+        return keys.topic(name) in self._items
+
+    def suspects(self) -> dict[TopicIdPartition, str]:
+        """The partitions whose record in the store contradicts what was read before, or isn't there
+        any more, and why (R27). Right after a watch was late this may be wrong: to be asked again
+        after a fresh read of `suspect_keys`."""
+        found = {k: why for k, why in self._doubts.items() if k.topic_id in self._by_id}
+        for name, topic in self._by_name.items():
+            if topic.deleting:
+                continue
+            present = self._shards_of.get(name, {})
+            gone = not self.is_stored(name) and keys.topic(name) not in self.faults
+            for partition in self._records.get(topic.topic_id, _NO_RECORDS):
+                where = TopicIdPartition(topic.topic_id, partition)
+                index = shard_of(partition)
+                if gone:
+                    found.setdefault(where, "its topic is gone from the store")
+                elif index not in present and keys.shard(name, index) not in self.faults:
+                    found.setdefault(where, "its record is gone from the store")
+        return found
+
     def listen(self, listener: Listener) -> Callable[[], None]:
         """Calls `listener` (synchronously, on the loop) with every change from now on; first with
         what is known already, as if it were new. Returns what ends it. An exception of a listener
@@ -186,12 +229,14 @@ class ClusterView:
         """Takes one object in. What is older than what is known changes nothing, not even the
         revision to write from: it is a late event, or a store that went back (R27)."""
         known = self._items.get(item.key)
-        if known is not None and known.revision == item.revision:
+        if known is not None and known.revision == item.revision and item.key not in self._late:
             return
         fault = _TAKERS.get(_kind(item.key), ClusterView._take_other)(self, item)
         if isinstance(fault, _Older):
             self.faults[item.key] = str(fault)
+            self._late.add(item.key)
             return
+        self._late.discard(item.key)
         self._items[item.key] = item
         if fault is None:
             self.faults.pop(item.key, None)
@@ -203,6 +248,7 @@ class ClusterView:
         """Forgets the object, not what it told: absence proves nothing (R25)."""
         self._items.pop(key, None)
         self.faults.pop(key, None)
+        self._late.discard(key)
         if key.startswith(keys.TOPICS):
             self._dead.pop(key.removeprefix(keys.TOPICS), None)
         if self._shards.pop(key, None) is not None:
@@ -287,6 +333,11 @@ class ClusterView:
         for record in shard.records:
             before = known.get(record.partition)
             wrong = _why_not_newer(record, before)
+            where = TopicIdPartition(shard.topic_id, record.partition)
+            if wrong is None:
+                self._doubts.pop(where, None)
+            elif not isinstance(record, UnreadableRecord):
+                self._doubts[where] = str(wrong)
             if record != before and (wrong is None or before is None):
                 known[record.partition] = record
                 self._tell(RecordChanged(topic, record, before))
@@ -296,6 +347,8 @@ class ClusterView:
     def _bury(self, topic_id: TopicId) -> None:
         topic = self._by_id.pop(topic_id, None)
         self._records.pop(topic_id, None)
+        for where in [where for where in self._doubts if where.topic_id == topic_id]:
+            del self._doubts[where]
         if topic is not None and self._by_name.get(topic.name) == topic:
             del self._by_name[topic.name]
             if keys.topic(topic.name) in self._items:
@@ -332,6 +385,8 @@ def _why_not_newer(record: AnyRecord, before: AnyRecord | None) -> str | None:
         return None
     if record.partition_epoch < before.partition_epoch:
         return _went_back(record.partition_epoch, before.partition_epoch)
+    if record.leader_epoch < before.leader_epoch:
+        return f"partition {record.partition}: its leader epoch went back"
     if record.partition_epoch == before.partition_epoch and record != before:
         return f"partition {record.partition}: other content in the same partition epoch"
     return None

@@ -233,7 +233,7 @@ def encode_shard(shard: Shard) -> bytes:
             topic_id=shard.topic_id.hex(),
             index=shard.index,
             term=shard.term,
-            records=[Raw(_encode_record(record)) for record in shard.records],
+            records=[Raw(encode_record(record)) for record in shard.records],
         )
     )
 
@@ -280,7 +280,8 @@ def decode_record(raw: bytes, topic_id: TopicId, partition: int) -> AnyRecord:
     return UnreadableRecord(topic_id, partition, raw, "; ".join(faults)) if faults else record
 
 
-def _encode_record(record: AnyRecord) -> bytes:
+def encode_record(record: AnyRecord) -> bytes:
+    """One partition record's bytes; those of an unreadable one untouched."""
     if isinstance(record, UnreadableRecord):
         return record.raw
     return _encode(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
 from headrace.broker.core.model import Generation
@@ -87,6 +87,33 @@ class Logs:
             ),
             ending=_ENDINGS[self._volume.start],
         )
+
+    @property
+    def states(self) -> Mapping[TopicIdPartition, bytes]:
+        """The copies of store records on the volume (R27)."""
+        return self._volume.states
+
+    async def record_states(self, records: Mapping[TopicIdPartition, bytes]) -> None:
+        """Keeps copies of store records.
+
+        Raises:
+            StorageFull, PartitionOffline: they can't be written.
+        """
+        try:
+            await self._io.run(self._volume.record_states, dict(records))
+        except OSError as error:
+            raise _refused(error) from error
+
+    async def note_store_term(self, store_term: int) -> None:
+        """Keeps the highest store term seen (R27).
+
+        Raises:
+            StorageFull, PartitionOffline: it can't be written.
+        """
+        try:
+            await self._io.run(self._volume.note_store_term, store_term)
+        except OSError as error:
+            raise _refused(error) from error
 
     async def prepare(self, meta: LocalMeta) -> None:
         """Notes durably what is about to be registered.

@@ -37,7 +37,10 @@ FORMAT = 1
 """Format of everything in the directory; a newer one is refused."""
 
 STATES_GROWTH_BYTES = 4 << 20
-"""`states` is written anew once this much was appended to it."""
+"""`states` is written anew once this much was appended to it, or as much as it holds."""
+
+WHOLE = TopicIdPartition(TopicId(bytes(16)), -1)
+"""Key in `states` of what concerns the whole cluster; partition -1 of a topic is the topic."""
 
 T = TypeVar("T")
 
@@ -122,11 +125,12 @@ class Volume:
         self.checkpoints: dict[TopicIdPartition, Checkpoint] = {}
         """Of the last process: its `clean`, else its last `checkpoints`."""
         self.states: dict[TopicIdPartition, bytes] = {}
-        """The last store record seen of each partition (R27)."""
+        """The last store record seen of each partition, topic, and of the cluster (R27)."""
         self._listed: set[TopicIdPartition] = set()
         self._manifest = Journal(disk, self._at("manifest"), _ManifestEntry)
         self._states = Journal(disk, self._at("states"), _State)
         self._states_appended = 0
+        self._states_written = 0
         self._trash_count = 0
 
     def _at(self, *names: str) -> str:
@@ -250,8 +254,13 @@ class Volume:
         )
         for state in self._states.load():
             key = TopicIdPartition(TopicId(state.topic_id), state.partition)
-            if key in self._listed:
-                self.states[key] = state.record
+            self.states[key] = state.record
+        held = {key.topic_id for key in self._listed}
+        self.states = {
+            key: record
+            for key, record in self.states.items()
+            if key in self._listed or key == WHOLE or (key.partition < 0 and key.topic_id in held)
+        }
         self._rewrite_states()
 
     def _read_checkpoints(self, name: str) -> dict[TopicIdPartition, Checkpoint] | None:
@@ -464,14 +473,15 @@ class Volume:
         self._states.append(changed, sync=False)
         self.states.update(records)
         self._states_appended += sum(len(state.record) + 40 for state in changed)
-        if self._states_appended > STATES_GROWTH_BYTES:
+        if self._states_appended > max(STATES_GROWTH_BYTES, self._states_written):
             self._rewrite_states()
 
     def _rewrite_states(self) -> None:
         self._states.rewrite(
-            [_State(*key, record) for key, record in self.states.items()], sync=True
+            [_State(*key, record) for key, record in list(self.states.items())], sync=True
         )
         self._states_appended = 0
+        self._states_written = sum(len(record) + 40 for record in list(self.states.values()))
 
 
 def _encoded(checkpoints: Mapping[TopicIdPartition, Checkpoint]) -> bytes:
