@@ -348,7 +348,12 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 
 def _make_empty(path: Path) -> tuple[int, int]:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    try:
+        descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
+    except FileExistsError:
+        # Another broker of a cluster that starts for the first time was there a moment earlier.
+        found = os.stat(path)
+        return found.st_dev, found.st_ino
     try:
         made = os.fstat(descriptor)
     finally:
