@@ -1,11 +1,12 @@
-"""One machine with, most of the time, a broker's process on it: production's `Node` on our ports."""
+"""One machine with, most of the time, a broker's process on it: production's `Node`, our ports."""
 
 from __future__ import annotations
 
 import asyncio
 import random
+import traceback
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from headrace.broker.api.auth import ANONYMOUS, Policy
@@ -18,9 +19,8 @@ from headrace.broker.metrics import Metrics
 from headrace.broker.node import Node, Ports
 from headrace.broker.peers.base import PeerRefused
 from headrace.broker.settings import Settings
-from headrace.protocol.compression import Buffer
 from headrace.protocol.errors import ConnectionFailed, HeadraceError
-from headrace.protocol.ids import TopicId, TopicIdPartition
+from headrace.protocol.ids import TopicIdPartition
 from headrace.protocol.requests import ProduceResult
 from testkit.simulation.disk import Cut, Machine, SimDisk
 from testkit.simulation.loop import Process
@@ -239,11 +239,14 @@ class SimBroker:
         except (HeadraceError, OSError) as error:
             world.trace(f"{self.name} can't start: {error}")
             self._end()
+        except Exception as error:
+            world.trace("".join(traceback.format_exception(error)))
+            world.loop.errors.append(f"{self.name}'s start: {error!r}")
 
     def _make_node(self, process: Process, volume: Volume) -> Node:
         world = self.world
         clock = SimClock(process, self.skew_ms)
-        settings = Settings(data_dir="/data", broker_id=self.id, **world.settings)
+        settings = replace(Settings(data_dir="/data", broker_id=self.id), **world.settings)  # type: ignore[arg-type]
         node = Node(
             settings,
             volume,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os.path
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from headrace.broker.core import encoding
 from headrace.broker.core.model import PartitionRecord, Shard
@@ -160,7 +160,9 @@ class Checker:
                         )
                     )  # fmt: skip
         if len(found) != log.end_offset:
-            self._fail(broker, f"the log says it ends at {log.end_offset}, its files at {len(found)}")
+            self._fail(
+                broker, f"the log says it ends at {log.end_offset}, its files at {len(found)}"
+            )
         return found
 
     def _tell(self, broker: SimBroker, before: Replica | None, now: Replica) -> None:
@@ -179,7 +181,9 @@ class Checker:
             self._fail(broker, "its high watermark is above its log's end")
         kept = 0
         if before is not None:
-            for kept, (old, new) in enumerate(zip(before.entries, now.entries), start=1):
+            for kept, (old, new) in enumerate(
+                zip(before.entries, now.entries, strict=False), start=1
+            ):
                 if old != new:
                     kept -= 1
                     break
@@ -325,7 +329,7 @@ class Checker:
         if not history.is_void:
             self._fail(broker, text)
 
-    def _fail(self, broker: SimBroker | None, text: str) -> None:
+    def _fail(self, broker: SimBroker | None, text: str) -> NoReturn:
         raise Violation(f"{broker.name}: {text}" if broker else text)
 
 

@@ -59,7 +59,9 @@ class Producer:
             try:
                 result = await self._try(target, sealed)
             except HeadraceError as error:
-                self.world.trace(f"{self.process.name}: r{self.sequence} not at {target.name}: {error.code}")
+                self.world.trace(
+                    f"{self.process.name}: r{self.sequence} not at {target.name}: {error.code}"
+                )
                 self._target = None
                 if error.code in ("out_of_order_sequence", "fenced"):
                     break
@@ -90,9 +92,7 @@ class Producer:
 
     async def _try(self, target: SimBroker, sealed: bytes) -> ProduceResult:
         async def serve(broker: SimBroker) -> ProduceResult:
-            return await broker.produce(
-                self.where, sealed, acks=self.acks, timeout_ms=TIMEOUT_MS
-            )
+            return await broker.produce(self.where, sealed, acks=self.acks, timeout_ms=TIMEOUT_MS)
 
         return await ask(
             self.world, self.process, target, "produce", serve, timeout_s=TIMEOUT_MS / 1000 + 1

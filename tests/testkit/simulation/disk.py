@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Literal, ParamSpec, TypeVar
 
-from headrace.broker.log.files import TEMPORARY_SUFFIX, Disk, Entry, Workers
+from headrace.broker.log.files import TEMPORARY_SUFFIX, Disk, Entry
 from headrace.protocol.compression import Buffer
 
 P = ParamSpec("P")
@@ -133,7 +133,9 @@ class Machine:
 
     def sync_names(self, directory: str) -> None:
         """What happened in a directory up to now (and before it elsewhere) is on the disk."""
-        last = max((n for n, (_, where) in enumerate(self._journal) if directory in where), default=-1)
+        last = max(
+            (n for n, (_, where) in enumerate(self._journal) if directory in where), default=-1
+        )
         for change, _where in self._journal[: last + 1]:
             change(self._durable)
         del self._journal[: last + 1]
@@ -257,7 +259,9 @@ class SimDisk(Disk):
         if not self.exists(source):
             raise FileNotFoundError(errno.ENOENT, "No such file", source)
         self.machine.change(
-            lambda tree: tree.rename(source, target), os.path.dirname(source), os.path.dirname(target)
+            lambda tree: tree.rename(source, target),
+            os.path.dirname(source),
+            os.path.dirname(target),
         )
 
     def unlink(self, path: str) -> None:

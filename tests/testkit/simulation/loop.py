@@ -127,6 +127,11 @@ class SimLoop(asyncio.AbstractEventLoop):
 
     # --- what asyncio asks of a loop --------------------------------------------------------------
 
+    @classmethod
+    def make(cls, rng: random.Random) -> SimLoop:
+        """A loop; what it has no use for (sockets, signals, threads) raises NotImplementedError."""
+        return cls(rng)
+
     def time(self) -> float:
         return self.now
 
@@ -174,7 +179,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
 
-    def create_task(  # type: ignore[override]
+    def create_task(
         self,
         coro: Generator[Any, None, T] | Coroutine[Any, Any, T],
         *,

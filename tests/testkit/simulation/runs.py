@@ -1,17 +1,18 @@
-"""One seed, one run: build the world, let it suffer, heal it, see that it recovers."""
+"""One run of one world, by a seed or by a script: what it did, and what was wrong."""
 
 from __future__ import annotations
 
 import gc
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from headrace.protocol.errors import HeadraceError
 from testkit.simulation import faults
-from testkit.simulation.loop import Stuck
+from testkit.simulation.stage import Stage
 from testkit.simulation.world import World
 
 TRACE_LINES = 200
@@ -24,6 +25,8 @@ class Result:
 
     kind: str
     seed: int
+    replay: str
+    """The command that does it again."""
     steps: int = 0
     checks: int = 0
     commits: int = 0
@@ -34,15 +37,10 @@ class Result:
     digest: int = 0
     """Of the whole trace: two runs of a seed have the same."""
 
-    @property
-    def replay(self) -> str:
-        """The command that does it again."""
-        return f"python -m testkit.simulation --seed {self.seed} --world {self.kind} -v"
-
     def report(self) -> str:
         """For a person."""
         return "\n".join(
-            [*self.lines[-TRACE_LINES:], f"seed {self.seed}: {self.failure}", self.replay]
+            [*self.lines[-TRACE_LINES:], f"{self.kind} {self.seed}: {self.failure}", self.replay]
         )
 
 
@@ -81,24 +79,45 @@ def _quiet(*, is_verbose: bool) -> Iterator[_Errors]:
 
 def run_seed(kind: str, seed: int, *, is_verbose: bool = False) -> Result:
     """Runs one seed of one kind of world."""
-    result = Result(kind, seed)
+    fate = faults.make(kind, seed, World, is_verbose=is_verbose)
+    replay = f"python -m testkit.simulation --seed {seed} --world {kind} -v"
+    result = Result(kind, seed, replay)
+    _run(result, fate.world, lambda: faults.live(fate), is_verbose=is_verbose)
+    return result
+
+
+def run_trace(
+    trace: Callable[[Stage], None], *, min_isr: int = 1, seed: int = 1, is_verbose: bool = False
+) -> Result:
+    """Runs one script."""
+    stage = Stage(min_isr=min_isr, seed=seed, is_verbose=is_verbose)
+    name = getattr(trace, "__name__", "")
+    result = Result(name, seed, f"python -m testkit.simulation --trace {name} --seed {seed} -v")
+
+    def play() -> None:
+        stage.begin()
+        trace(stage)
+
+    _run(result, stage.world, play, is_verbose=is_verbose)
+    return result
+
+
+def _run(result: Result, world: World, play: Callable[[], None], *, is_verbose: bool) -> None:
+    """Plays, and fills in what came of it."""
     with _quiet(is_verbose=is_verbose) as errors:
-        fate = faults.make(kind, seed, World, is_verbose=is_verbose)
-        world = fate.world
         try:
-            faults.live(fate)
-        except (AssertionError, Stuck) as error:
+            play()
+        except AssertionError as error:
             result.failure = f"{type(error).__name__}: {error}"
         finally:
             unexpected = [*errors.found, *world.loop.errors]
             logging.disable(logging.CRITICAL)
             world.loop.close()
             logging.disable(logging.NOTSET)
-        if unexpected and not result.failure:
-            result.failure = f"unexpected: {unexpected[0]}"
+    if unexpected and not result.failure:
+        result.failure = f"unexpected: {unexpected[0]}"
     result.steps, result.checks = world.loop.steps, world.checker.checks
     result.commits, result.messages = world.checker.commits, world.wire.sent
     result.is_void = any(h.is_void for h in world.checker.histories.values())
     result.lines = world.lines
-    result.digest = hash("\n".join(world.lines))
-    return result
+    result.digest = crc32("\n".join(world.lines).encode())

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 
 from headrace.broker.controller.leases import Lease
 from headrace.broker.core import transitions
 from headrace.broker.core.election import has_standing
-from headrace.broker.core.model import BrokerStatus, Leader, PartitionRecord
+from headrace.broker.core.model import BrokerStatus, Leader, Member, PartitionRecord
 from headrace.broker.partition.partition import Partition
 from headrace.broker.store import keys
 from headrace.broker.store.base import Change
@@ -55,8 +56,12 @@ class Hold:
 class Stage:
     """A world of three brokers with the topic led by `a`; `b` and `c` follow, all in sync."""
 
-    def __init__(self, *, min_isr: int, is_verbose: bool = False) -> None:
-        self.world = World(1, min_isr=min_isr, is_verbose=is_verbose, is_scripted=True)
+    def __init__(self, *, min_isr: int, seed: int = 1, is_verbose: bool = False) -> None:
+        """The seed decides what the script leaves open."""
+        self.world = World(seed, min_isr=min_isr, is_verbose=is_verbose, is_scripted=True)
+
+    def begin(self) -> None:
+        """All run, and nobody but the script is the controller."""
         self._hold_lock(0)
         self.world.begin()
         self.world.run(2.0)
@@ -100,6 +105,11 @@ class Stage:
         """Whether the broker leads under the record in the store."""
         return self.world.leader() is broker
 
+    def hears(self, leader: SimBroker, follower: SimBroker) -> bool:
+        """Whether the leader knows how far the follower is."""
+        replicas = self.partition(leader).replicas
+        return replicas is not None and follower.id in replicas.followers
+
     # --- time -------------------------------------------------------------------------------------
 
     def run(self, seconds: float) -> None:
@@ -112,11 +122,24 @@ class Stage:
 
     # --- messages ---------------------------------------------------------------------------------
 
-    def hold(self, kind: str, source: SimBroker | None, target: SimBroker | None, what: str) -> Hold:
-        """Keeps messages back from now on; `what` is a part of what they are about."""
-        return Hold(self, _rule(kind, source, target, what), "hold")
+    def hold(
+        self,
+        kind: str,
+        source: SimBroker | None,
+        target: SimBroker | None,
+        what: str,
+        *,
+        once: Callable[[], bool] = lambda: True,
+    ) -> Hold:
+        """Keeps messages back from now on, or from the first one that is sent `once` something is
+        so; `what` is a part of what they are about."""
+        rule = _rule(kind, source, target, what)
+        held = Hold(self, lambda each: rule(each) and bool(held.messages or once()), "hold")
+        return held
 
-    def lose(self, kind: str, source: SimBroker | None, target: SimBroker | None, what: str) -> Hold:
+    def lose(
+        self, kind: str, source: SimBroker | None, target: SimBroker | None, what: str
+    ) -> Hold:
         """Loses messages from now on."""
         return Hold(self, _rule(kind, source, target, what), "drop")
 
@@ -136,14 +159,18 @@ class Stage:
         """Nothing passes between two brokers any more."""
         self.world.wire.isolate(one.name, [other.name])
 
+    def leave_behind(self, broker: SimBroker) -> None:
+        """Cuts a follower off from the leader, until it is too late to join the ISR at once."""
+        self.cut(self.a, broker)
+        self.run(6.0)
+
     def is_waiting(self, follower: SimBroker, leader: SimBroker) -> bool:
         """Whether a fetch of the follower waits at the leader."""
         return any(e.source == follower.name and e.what == FETCH for e in leader.asked.values())
 
     def replicate_to_b(self) -> Hold:
         """A record goes to a's log and to b's; b's next fetch, which says so, is held."""
-        self.until(lambda: self.is_waiting(self.b, self.a))
-        held = self.hold(ASK, self.b, self.a, FETCH)
+        held = self.hold(ASK, self.b, self.a, FETCH, once=lambda: self.end(self.b) == 1)
         self.produce(self.a)
         self.until(lambda: self.end(self.b) == 1 and held.messages)
         return held
@@ -185,7 +212,7 @@ class Stage:
             entry = members.get(broker.id)
             if entry is not None and not has_standing(entry, status):
                 return transitions.Refusal("no standing")
-            isr = [entry or transitions.Member(broker.id, status[broker.id].generation)]
+            isr = [entry or Member(broker.id, status[broker.id].generation)]
             isr += [members[each.id] for each in keep if each.id in members]
             leader = Leader(broker.id, status[broker.id].session)
             return transitions.elect(record, leader=leader, isr=isr)
@@ -194,9 +221,8 @@ class Stage:
 
     def remove(self, *brokers: SimBroker) -> bool:
         """Takes brokers out of the ISR, one after another."""
-        return all(
-            [self.change(lambda r, b=b: transitions.remove_dead(r, [b.id])) for b in brokers]  # type: ignore[misc]
-        )
+        done = [self.change(partial(transitions.remove_dead, dead=[b.id])) for b in brokers]
+        return all(done)
 
     def change(self, step: Callable[[PartitionRecord], transitions.Step]) -> bool:
         """Takes a step with the record in the store; whether it is legal."""

@@ -1,8 +1,8 @@
 """The store as one process reaches it: each call travels there and back, or not.
 
 The cluster of objects is `store.memory.MemoryCluster`; a compare-and-swap is applied when it
-arrives, whether its sender still waits, has given up, or is dead. Watches may be late, break off and
-begin anew, also with an older state than they ended with (H9).
+arrives, whether its sender still waits, has given up, or is dead. Watches may be late, break off
+and begin anew, also with an older state than they ended with (H9).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from headrace.broker.store.base import (
     Change,
@@ -22,7 +22,7 @@ from headrace.broker.store.base import (
     Unknown,
     WatchEvent,
 )
-from headrace.broker.store.memory import MemoryCluster
+from headrace.broker.store.memory import MemoryCluster, MemoryStore
 from headrace.broker.store.watcher import Mailbox
 from headrace.protocol.errors import StoreUnavailable
 from testkit.simulation.loop import Process
@@ -74,7 +74,7 @@ class SimStore:
         self._streams: dict[Mailbox, _Stream] = {}
         self.is_out = False
         """Whether every call fails at once and watches hear nothing."""
-        cluster.stores.append(self)  # type: ignore[arg-type]
+        cluster.stores.append(cast(MemoryStore, self))
 
     async def get(self, key: str) -> Item | None:
         return await self._read(key, lambda: self._cluster.objects.get(key))
@@ -109,12 +109,11 @@ class SimStore:
 
         def arrive() -> None:
             result = job()
-            self._wire.send(
-                Message(TOLD, STORE, self._name, what, lambda: future.done() or answer(result))
-            )
+            self._wire.send(Message(TOLD, STORE, self._name, what, lambda: answer(result)))
 
         def answer(result: T) -> None:
-            future.set_result(result)
+            if not future.done():
+                future.set_result(result)
 
         def give_up() -> None:
             if not future.done():
@@ -184,8 +183,8 @@ class SimStore:
 
     def forget(self) -> None:
         """The process is gone."""
-        if self in self._cluster.stores:
-            self._cluster.stores.remove(self)  # type: ignore[arg-type]
+        others = [each for each in self._cluster.stores if each is not cast(MemoryStore, self)]
+        self._cluster.stores[:] = others
 
 
 class _Stream:

@@ -63,7 +63,7 @@ class World:
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.lines = []
-        self.loop = SimLoop(self.rng)
+        self.loop = SimLoop.make(self.rng)
         self.wire = Wire(self.loop, self.rng, self.trace)
         self.checker = Checker(self)
         self.cluster = SimCluster()
@@ -195,7 +195,7 @@ class World:
     def change_record(
         self, step: Callable[[PartitionRecord], transitions.Step], *, who: str, partition: int = 0
     ) -> bool:
-        """Somebody takes a legal step with the record by compare-and-swap, now; whether it is one."""
+        """Somebody takes a step with the record by compare-and-swap, now; whether it is legal."""
         key = keys.shard(TOPIC, 0)
         item = self.cluster.objects.get(key)
         shard = encoding.decode_shard(item.value) if item else None
