@@ -44,6 +44,13 @@ few, and what one of them was just given isn't taken away for each of the others
 MEMBERS_MAX = 1_000
 """Members of one group: each change of members makes the targets of all again."""
 
+CONFIRMED_WITHIN_S = 5.0
+"""Committed offsets are told only by a coordinator that was confirmed so lately."""
+
+
+async def always_confirmed(partition: Partition, within_s: float) -> None:
+    """Where nobody else can be the leader."""
+
 
 @dataclass(frozen=True, slots=True)
 class Commit:
@@ -86,9 +93,12 @@ class GroupCoordinator:
         spawn: Callable[[str, Awaitable[None]], object],
         is_dead: Callable[[TopicId], bool],
         topics: Callable[[], Topics],
+        confirm: Callable[[Partition, float], Awaitable[None]] = always_confirmed,
     ) -> None:
         """`spawn` runs work in the background under a name; `is_dead` says whether a topic id is
-        tombstoned; `topics` are those that groups may read now."""
+        tombstoned; `topics` are those that groups may read now; `confirm` refuses unless this
+        broker's leadership was confirmed within so many seconds (G4)."""
+        self._confirm = confirm
         self._clock = clock
         self._spawn = spawn
         self._is_dead = is_dead
@@ -176,6 +186,7 @@ class GroupCoordinator:
             part.require_ready()
             told = _told(part.groups[name], beat)
         await part.settled()
+        await self._confirm(part.partition, told.session_timeout_ms / 3000)
         part.require_ready()
         return told
 
@@ -339,6 +350,7 @@ class GroupCoordinator:
         part = self._part(name)
         found = dict(part.state.of(name))
         await part.settled()
+        await self._confirm(part.partition, CONFIRMED_WITHIN_S)
         part.require_ready()
         return found
 
