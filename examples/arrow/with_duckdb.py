@@ -1,7 +1,7 @@
 """SQL over a topic with DuckDB, streaming: the topic is never in memory as a whole.
 
-    pip install 'headrace[arrow]' duckdb
-    python with_duckdb.py http://127.0.0.1:9420 flights
+pip install 'headrace[arrow]' duckdb
+python with_duckdb.py http://127.0.0.1:9420 flights
 """
 
 import sys

@@ -1,7 +1,7 @@
 """A topic as a pandas DataFrame: values by partition and hour.
 
-    pip install 'headrace[arrow]' pandas
-    python with_pandas.py http://127.0.0.1:9420 flights
+pip install 'headrace[arrow]' pandas
+python with_pandas.py http://127.0.0.1:9420 flights
 """
 
 import sys

@@ -1,7 +1,7 @@
 """A topic as a polars DataFrame: JSON values parsed, grouped by key.
 
-    pip install 'headrace[arrow]' polars
-    python with_polars.py http://127.0.0.1:9420 flights
+pip install 'headrace[arrow]' polars
+python with_polars.py http://127.0.0.1:9420 flights
 """
 
 import sys

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PARTS = ("broker", "sdk")
+PARTS = ("broker", "sdk", "spark")
 
 
 @pytest.fixture(scope="module")

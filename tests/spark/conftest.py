@@ -6,15 +6,15 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from headrace.demo.java import java_home
 from testkit.brokers import BrokerProcess
 
-pytest.importorskip("pyspark", reason="Spark isn't installed")
-
-from pyspark.sql import SparkSession
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """local[2,3]: two threads, and a task may fail twice (without the 3 none is tried again)."""
+    from pyspark.sql import SparkSession
+
     folder = tmp_path_factory.mktemp("spark")
     roots = [str(ROOT / part / "src") for part in ("spark", "sdk", "broker")]
     roots.append(str(ROOT / "tests"))
