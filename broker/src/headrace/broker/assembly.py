@@ -28,6 +28,7 @@ from headrace.broker.api.inflight import Inflight
 from headrace.broker.api.offsets import Offsets
 from headrace.broker.api.owners import Owners
 from headrace.broker.api.produce import Produce
+from headrace.broker.api.reassignments import ReassignmentsApi
 from headrace.broker.api.records import Records
 from headrace.broker.api.server import Server
 from headrace.broker.api.shielding import end_all
@@ -171,6 +172,7 @@ class Broker:
             owners=owners,
             whole=WholeCluster(owners, forwarder, offsets),
             topics=Topics(node.coordination, manager),
+            reassignments=ReassignmentsApi(node.coordination.reassignments),
             groups=Groups(node.groups, manager, settings.broker_id),
             cluster=Cluster(
                 node.coordination, manager, self._lifecycle, lambda: node.disk_guard.space

@@ -100,6 +100,10 @@ def alter(
         int | None,
         typer.Option(help="New, larger count. Keys may move to other partitions from then on."),
     ] = None,
+    replicas: Annotated[
+        int | None,
+        typer.Option(help="New number of copies; they are made or dropped in the background."),
+    ] = None,
     config: Config = None,
     unset: Annotated[
         list[str] | None,
@@ -108,14 +112,19 @@ def alter(
     bootstrap: Bootstrap = None,
     output: Output = None,
 ) -> None:
-    """Change a topic's settings or add partitions."""
+    """Change a topic's settings, partitions or replicas."""
     changes: dict[str, models.ConfigValue | None] = {**config_of(config)}
     changes.update(dict.fromkeys(unset or []))
-    if not changes and partitions is None:
-        fail("error: nothing to change: give --config, --unset or --partitions", code=WRONG_USAGE)
+    if not changes and partitions is None and replicas is None:
+        fail(
+            "error: nothing to change: give --config, --unset, --partitions or --replicas",
+            code=WRONG_USAGE,
+        )
     altered = run_admin(
         bootstrap_of(ctx, bootstrap),
-        lambda admin: admin.alter_topic(topic, config=changes, partitions=partitions),
+        lambda admin: admin.alter_topic(
+            topic, config=changes, partitions=partitions, replicas=replicas
+        ),
     )
     _show(altered, output_of(ctx, output))
 

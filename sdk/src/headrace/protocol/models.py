@@ -162,10 +162,12 @@ class TopicCreate(Body):
 
 
 class TopicAlter(Body):
-    """Changes to a topic: settings (null goes back to the default) and a larger partition count."""
+    """Changes to a topic: settings (null goes back to the default), a larger partition count, and
+    the number of replicas, which are then added or taken away in the background."""
 
     config: dict[str, ConfigValue | None] = {}
     partitions: PartitionCount | None = None
+    replicas: Annotated[int, Meta(ge=1, le=32)] | None = None
 
 
 class PartitionInfo(Answer):

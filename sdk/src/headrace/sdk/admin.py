@@ -24,13 +24,14 @@ from headrace.sdk.group_reset import (
     within,
 )
 from headrace.sdk.offsets import Where, ask, places_of, query_for
+from headrace.sdk.placement_admin import PlacementAdmin
 from headrace.sdk.settings import ConnectionSettings, Credentials, bootstrap_urls
 from headrace.sdk.transport import Transport
 
 _CONNECTION = ConnectionSettings()
 
 
-class Admin(ClusterAdmin):
+class Admin(ClusterAdmin, PlacementAdmin):
     """Looks after a cluster:
 
         async with Admin("http://127.0.0.1:9420") as admin:
@@ -101,10 +102,12 @@ class Admin(ClusterAdmin):
         *,
         config: Mapping[str, models.ConfigValue | None] | None = None,
         partitions: int | None = None,
+        replicas: int | None = None,
     ) -> models.TopicInfo:
-        """Changes settings (None goes back to the default), or adds partitions: keys may move to
-        other partitions then."""
-        body = models.TopicAlter(dict(config or {}), partitions)
+        """Changes settings (None goes back to the default), adds partitions (keys may move to
+        other partitions then), or changes the number of replicas: those are added or taken away in
+        the background, see `reassignments()`."""
+        body = models.TopicAlter(dict(config or {}), partitions, replicas)
         return await self._client.call("PATCH", _topic(name), models.TopicInfo, body=body)
 
     async def delete_topic(self, name: str) -> models.TopicDeleted:

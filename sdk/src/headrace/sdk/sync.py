@@ -17,11 +17,11 @@ import asyncio
 import atexit
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Generic, Literal, ParamSpec, Self, TypeVar
 
-from headrace.protocol import cluster_models, models
+from headrace.protocol import cluster_models, models, reassignment_models
 from headrace.protocol.ids import TopicPartition
 from headrace.protocol.record import Record, RecordMetadata
 from headrace.sdk import admin as _admin
@@ -32,6 +32,7 @@ from headrace.sdk.core.positions import RawBatch
 from headrace.sdk.errors import Closed
 from headrace.sdk.group_reset import PlannedReset, Shift
 from headrace.sdk.offsets import Where
+from headrace.sdk.placement_admin import Plan
 from headrace.sdk.reading.workers import Handler
 
 __all__ = ["Admin", "Consumer", "Handle", "Producer"]
@@ -425,9 +426,12 @@ class Admin(_Facade[_admin.Admin]):
         *,
         config: Mapping[str, models.ConfigValue | None] | None = None,
         partitions: int | None = None,
+        replicas: int | None = None,
     ) -> models.TopicInfo:
-        """Changes settings, or adds partitions."""
-        return self._call(self._async.alter_topic(name, config=config, partitions=partitions))
+        """Changes settings, adds partitions, or changes the number of replicas."""
+        return self._call(
+            self._async.alter_topic(name, config=config, partitions=partitions, replicas=replicas)
+        )
 
     def delete_topic(self, name: str) -> models.TopicDeleted:
         """Deletes a topic with all its records."""
@@ -562,3 +566,65 @@ class Admin(_Facade[_admin.Admin]):
     ) -> list[cluster_models.TopicOutcome]:
         """Changes many topics; an outcome for each."""
         return self._call(self._async.alter_topics(topics))
+
+    def reassign(
+        self,
+        plan: Plan | None = None,
+        *,
+        mode: Literal["even", "leaders"] = "even",
+        brokers: Collection[int] | None = None,
+        throttle: int | None = None,
+        max_concurrent_moves: int | None = None,
+        dry_run: bool = False,
+    ) -> reassignment_models.ReassignmentPlan:
+        """Moves replicas in the background."""
+        return self._call(
+            self._async.reassign(
+                plan,
+                mode=mode,
+                brokers=brokers,
+                throttle=throttle,
+                max_concurrent_moves=max_concurrent_moves,
+                dry_run=dry_run,
+            )
+        )
+
+    def reassignments(self) -> reassignment_models.ReassignmentProgress:
+        """How far the present reassignment is."""
+        return self._call(self._async.reassignments())
+
+    def cancel_reassignment(self, topics: Iterable[str] | None = None) -> list[str]:
+        """Calls the reassignment off, of these topics or of all."""
+        return self._call(self._async.cancel_reassignment(topics))
+
+    def cordon(self, broker_id: int) -> reassignment_models.BrokerPlacement:
+        """The broker gets no new replicas."""
+        return self._call(self._async.cordon(broker_id))
+
+    def uncordon(self, broker_id: int) -> reassignment_models.BrokerPlacement:
+        """The broker gets replicas again."""
+        return self._call(self._async.uncordon(broker_id))
+
+    def placement(self, broker_id: int) -> reassignment_models.BrokerPlacement:
+        """Whether the broker is cordoned, and how many replicas it has."""
+        return self._call(self._async.placement(broker_id))
+
+    def drain(
+        self,
+        broker_id: int,
+        *,
+        ignore_racks: bool = False,
+        throttle: int | None = None,
+        max_concurrent_moves: int | None = None,
+        dry_run: bool = False,
+    ) -> reassignment_models.ReassignmentPlan:
+        """Cordons the broker and moves all its replicas to others, in the background."""
+        return self._call(
+            self._async.drain(
+                broker_id,
+                ignore_racks=ignore_racks,
+                throttle=throttle,
+                max_concurrent_moves=max_concurrent_moves,
+                dry_run=dry_run,
+            )
+        )

@@ -153,9 +153,9 @@ async def test_new_brokers_get_their_share_and_nothing_is_left_behind(brokers: B
     await with_topic(brokers, 0, 1)
     await brokers.start(2, 3)
     asked = brokers.nodes[3].coordination.reassignments
-    await eventually(lambda: len(asked.plan().moves) > 0)
+    await eventually(lambda: len(asked.planner().spread().moves) > 0)
     await eventually(lambda: brokers.nodes[3].coordination.view.topic("orders") is not None)
-    await asked.apply(asked.plan())
+    await asked.apply(asked.planner().spread())
     assert asked.progress().total > 0
     await eventually(lambda: asked.progress().total == 0)
     await eventually(lambda: brokers.still("orders"))
@@ -170,8 +170,8 @@ async def test_a_broker_receives_a_few_partitions_at_a_time(brokers: Brokers) ->
     node = brokers.any.coordination
     await node.reassignments.set_limits({"reassignment.max.concurrent.moves": 2})
     await brokers.start(2)
-    await eventually(lambda: len(node.reassignments.plan().moves) > 5)
-    await node.reassignments.apply(node.reassignments.plan())
+    await eventually(lambda: len(node.reassignments.planner().spread().moves) > 5)
+    await node.reassignments.apply(node.reassignments.planner().spread())
     await eventually(lambda: brokers.still("orders"))
     assert 1 <= brokers.most_at_a_time <= 2
 
@@ -180,7 +180,7 @@ async def test_a_drained_broker_is_empty_in_the_end_and_gets_nothing_new(brokers
     await with_topic(brokers, 0, 1, 2)
     node = brokers.any.coordination
     await node.reassignments.set_cordoned(2, cordoned=True)
-    await node.reassignments.apply(node.reassignments.plan_drain([2]))
+    await node.reassignments.apply(node.reassignments.planner().drain([2]))
     await eventually(lambda: brokers.still("orders"))
     assert all(2 not in now for now in brokers.replicas("orders"))
     await node.create_topic("later", partitions=6, replicas=2)
@@ -196,7 +196,7 @@ async def test_a_drain_that_would_cost_copies_is_refused_topic_by_topic(brokers:
     await with_topic(brokers, 0, 1)
     reassignments = brokers.any.coordination.reassignments
     with pytest.raises(PlanRefused, match="orders") as refused:
-        await reassignments.apply(reassignments.plan_drain([1]))
+        await reassignments.apply(reassignments.planner().drain([1]))
     topics = refused.value.details["topics"]
     assert isinstance(topics, dict)
     assert "orders" in topics
@@ -212,7 +212,7 @@ async def test_another_number_of_replicas_keeps_writers_going_meanwhile(brokers:
             seen.append(event.record)
 
     node.view.listen(note)
-    plan = node.reassignments.plan_factor("orders", 3)
+    plan = node.reassignments.planner().factor("orders", 3)
     await node.reassignments.apply(plan)
     await eventually(lambda: brokers.still("orders"))
     assert all(len(record.isr) >= record.min_effective for record in seen)
@@ -221,7 +221,7 @@ async def test_another_number_of_replicas_keeps_writers_going_meanwhile(brokers:
     topic = node.view.topic("orders")
     assert topic is not None
     assert topic.replicas == 3
-    fewer = node.reassignments.plan_factor("orders", 1)
+    fewer = node.reassignments.planner().factor("orders", 1)
     await node.reassignments.apply(fewer)
     await eventually(lambda: brokers.still("orders"))
     assert all(len(now) == 1 for now in brokers.replicas("orders"))
@@ -235,8 +235,8 @@ async def test_cancelled_half_way_everything_goes_back_to_where_it_was(brokers: 
     await brokers.start(2)
     node = brokers.any.coordination
     wanted = {("orders", at): (2, now[0]) for at, now in enumerate(before)}
-    await eventually(lambda: node.reassignments.plan().moves != ())
-    await node.reassignments.apply(node.reassignments.plan_by_hand(wanted))
+    await eventually(lambda: node.reassignments.planner().spread().moves != ())
+    await node.reassignments.apply(node.reassignments.planner().by_hand(wanted))
     await eventually(lambda: all(len(now) == 3 for now in brokers.replicas("orders")))
     stuck = node.reassignments.progress()
     mine = [status for status in stuck.statuses if status.topic == "orders"]
@@ -253,9 +253,9 @@ async def test_a_target_that_dies_is_named_and_the_old_replicas_go_on(brokers: B
     brokers.held_back.add(2)
     await brokers.start(2)
     node = brokers.any.coordination
-    await eventually(lambda: node.reassignments.plan().moves != ())
+    await eventually(lambda: node.reassignments.planner().spread().moves != ())
     wanted = {("orders", at): (now[0], 2) for at, now in enumerate(before)}
-    await node.reassignments.apply(node.reassignments.plan_by_hand(wanted))
+    await node.reassignments.apply(node.reassignments.planner().by_hand(wanted))
     await eventually(lambda: all(len(now) == 3 for now in brokers.replicas("orders")))
     await brokers.nodes[2].coordination.stop()
 
@@ -276,9 +276,9 @@ async def test_a_topic_deleted_meanwhile_ends_its_part(brokers: Brokers) -> None
     brokers.held_back.add(2)
     await brokers.start(2)
     node = brokers.any.coordination
-    await eventually(lambda: node.reassignments.plan().moves != ())
+    await eventually(lambda: node.reassignments.planner().spread().moves != ())
     wanted = {("orders", at): (now[0], 2) for at, now in enumerate(brokers.replicas("orders"))}
-    plan = node.reassignments.plan_by_hand(wanted)
+    plan = node.reassignments.planner().by_hand(wanted)
     await node.reassignments.apply(plan)
     assert node.reassignments.progress().total >= 3
     await node.delete_topic("orders")
@@ -293,8 +293,8 @@ async def test_a_plan_that_others_have_overtaken_is_not_taken_up(brokers: Broker
     reassignments = brokers.any.coordination.reassignments
     (here,) = brokers.replicas("orders")[0]
     there, elsewhere = (broker for broker in range(3) if broker != here)
-    outdated = reassignments.plan_by_hand({("orders", 0): [there]})
-    await reassignments.apply(reassignments.plan_by_hand({("orders", 0): [elsewhere]}))
+    outdated = reassignments.planner().by_hand({("orders", 0): [there]})
+    await reassignments.apply(reassignments.planner().by_hand({("orders", 0): [elsewhere]}))
     with pytest.raises(Conflict, match="plan again"):
         await reassignments.apply(outdated)
 
@@ -305,7 +305,7 @@ async def test_whoever_is_controller_next_goes_on(brokers: Brokers) -> None:
     others = [node for node in brokers.nodes.values() if node is not first]
     asked = others[0].coordination.reassignments
     leaving = first.coordination.broker_id
-    await asked.apply(asked.plan_drain([leaving]))
+    await asked.apply(asked.planner().drain([leaving]))
     await eventually(lambda: not brokers.still("orders"))
     brokers.nodes = {n.coordination.broker_id: n for n in others} | {leaving: first}
     await first.coordination.stop()
@@ -325,7 +325,7 @@ async def test_a_controller_that_dies_between_any_two_writes_loses_nothing(
         await with_topic(brokers, 0, 1, 2, partitions=2)
         leaving = brokers.replicas("orders")[0][1]
         asked = brokers.any.coordination.reassignments
-        await asked.apply(asked.plan_drain([leaving]))
+        await asked.apply(asked.planner().drain([leaving]))
         with contextlib.suppress(HeadraceError):
             store = MemoryStore(brokers.cluster, fate=dying_at(number, applied=applied))
             dying = asked.at(store)
@@ -343,7 +343,7 @@ async def test_a_cluster_shrinks_to_one_broker_with_its_offsets_topic(brokers: B
     reassignments = brokers.any.coordination.reassignments
     for broker in (2, 1):
         await reassignments.set_cordoned(broker, cordoned=True)
-    await reassignments.apply(reassignments.plan_drain([1, 2]))
+    await reassignments.apply(reassignments.planner().drain([1, 2]))
     await eventually(lambda: set(brokers.replicas("__offsets")) == {(0,)})
     await eventually(lambda: set(brokers.replicas("orders")) == {(0,)})
     await eventually(lambda: reassignments.progress().total == 0)
@@ -354,19 +354,19 @@ async def test_what_cannot_be_planned_is_said(brokers: Brokers) -> None:
     await with_topic(brokers, 0, 1)
     reassignments = brokers.any.coordination.reassignments
     with pytest.raises(BrokerNotFound):
-        reassignments.plan_drain([7])
+        reassignments.planner().drain([7])
     with pytest.raises(BrokerNotFound):
-        reassignments.plan(brokers=[7])
+        reassignments.planner().spread(brokers=[7])
     with pytest.raises(BrokerNotFound):
         await reassignments.set_cordoned(7, cordoned=True)
     with pytest.raises(BrokerNotFound):
-        reassignments.plan_by_hand({("orders", 0): [0, 7]})
+        reassignments.planner().by_hand({("orders", 0): [0, 7]})
     with pytest.raises(TopicNotFound):
-        reassignments.plan_factor("nothing", 2)
+        reassignments.planner().factor("nothing", 2)
     with pytest.raises(TopicNotFound):
         await reassignments.cancel(["nothing"])
     with pytest.raises(InvalidRequest):
-        reassignments.plan_factor("orders", 0)
+        reassignments.planner().factor("orders", 0)
 
 
 async def test_leadership_returns_to_the_first_replica_once_it_is_in_sync(

@@ -16,6 +16,7 @@ from headrace.broker.api.endpoint import JSON, Call, Endpoint, Owner
 from headrace.broker.api.fetch_anywhere import FetchAnywhere
 from headrace.broker.api.groups import DeleteGroupQuery, GroupPath, Groups, OffsetsQuery
 from headrace.broker.api.owners import Owners
+from headrace.broker.api.reassignments import ReassignmentsApi
 from headrace.broker.api.records import FetchQuery, PartitionPath, ProduceQuery, Records
 from headrace.broker.api.topics import ListQuery, TopicPath, Topics
 from headrace.broker.api.upkeep import Upkeep
@@ -57,12 +58,17 @@ class Handlers:
     owners: Owners
     whole: WholeCluster
     upkeep: Upkeep
+    reassignments: ReassignmentsApi
 
     @cached_property
     def endpoints(self) -> list[Endpoint]:
         """The table."""
         own = [*self._cluster(), *self._topics(), *self._data(), *self._groups(), self._openapi()]
-        return [*(self._with_owner(each) for each in own), *self.upkeep.endpoints]
+        return [
+            *(self._with_owner(each) for each in own),
+            *self.upkeep.endpoints,
+            *self.reassignments.endpoints,
+        ]
 
     def _with_owner(self, endpoint: Endpoint) -> Endpoint:
         """What concerns one partition, one group or one broker from within has one owner."""
@@ -119,10 +125,11 @@ class Handlers:
             ),
             Endpoint(
                 method="PATCH", path=routes.TOPIC, handler=topics.alter, action="alter",
-                summary="Changes settings or adds partitions.", body=models.TopicAlter,
+                summary="Changes settings, partitions or replicas.", body=models.TopicAlter,
                 answer=models.TopicInfo, path_model=TopicPath,
                 errors=(
-                    *_TOPIC_ERRORS, errors.InvalidConfig, errors.LimitExceeded, *_STORE_ERRORS,
+                    *_TOPIC_ERRORS, errors.InvalidConfig, errors.PlanRefused,
+                    errors.LimitExceeded, *_STORE_ERRORS,
                 ),
             ),
             Endpoint(

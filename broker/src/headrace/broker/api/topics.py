@@ -94,7 +94,9 @@ class Topics:
         self._manager.require_room_for(max(0, (body.partitions or 0) - before.partition_count))
         name = before.name
         topic = await to_the_end(
-            self._coordination.alter_topic(name, config=body.config, partitions=body.partitions)
+            self._coordination.alter_topic(
+                name, config=body.config, partitions=body.partitions, replicas=body.replicas
+            )
         )
         await self._manager.settled()
         return json_answer(self._describe(topic))

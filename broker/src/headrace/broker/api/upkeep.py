@@ -235,7 +235,7 @@ class Upkeep:
                         config=each.config,
                         partitions=each.partitions,
                         replicas=each.replicas,
-                    )  # fmt: skip
+                    )
                 )
             except HeadraceError as error:
                 outcomes.append(error)

@@ -13,17 +13,18 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from headrace.broker.controller.brokers import BrokerStatuses
+from headrace.broker.controller.planner import Planner
 from headrace.broker.controller.preferred import PreferredLeaders
 from headrace.broker.controller.steps import PASSES_MAX, TopicSteps
 from headrace.broker.controller.timing import TimeSource
 from headrace.broker.controller.updates import StoreWriter, Write
 from headrace.broker.controller.view import ClusterView, RecordChanged, TopicChanged, ViewEvent
-from headrace.broker.core import cluster_config, encoding, moving, reassignment
+from headrace.broker.core import cluster_config, encoding, moving
 from headrace.broker.core.cluster_config import ClusterConfig
 from headrace.broker.core.model import (
+    BrokerStatus,
     ConfigValue,
     PartitionRecord,
     Shard,
@@ -32,14 +33,12 @@ from headrace.broker.core.model import (
 )
 from headrace.broker.core.moving import MoveStatus
 from headrace.broker.core.reassignment import Plan, PlannedMove, Where
-from headrace.broker.core.topic_config import REPLICAS_MAX
 from headrace.broker.core.transitions import is_moving
 from headrace.broker.store import keys
 from headrace.broker.store.base import Item, Store
 from headrace.protocol.errors import (
     BrokerNotFound,
     HeadraceError,
-    InvalidRequest,
     PlanRefused,
     TopicNotFound,
 )
@@ -54,8 +53,7 @@ ROUND_PAUSE_S = 0.1
 """Least time between two rounds, so that many changes are one round."""
 
 OFFSETS_REPLICAS = 3
-
-Mode = Literal["even", "leaders"]
+"""Replicas of the offsets topic as soon as there are brokers for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,64 +96,14 @@ class Reassignments:
 
     # --- plans ------------------------------------------------------------------------------------
 
-    def plan(self, mode: Mode = "even", *, brokers: Collection[int] | None = None) -> Plan:
-        """Replicas and leaders evenly over all brokers that may get some, or over `brokers`.
-
-        Raises:
-            BrokerNotFound: one of them isn't registered.
-        """
-        self._check_brokers(brokers or ())
-        may_get = self._eligible()
-        chosen = [b for b in may_get if brokers is None or b in brokers]
-        make = reassignment.even_out if mode == "even" else reassignment.even_leaders
-        return make(self._wanted(), self._racks(), chosen)
-
-    def plan_by_hand(self, wanted: Mapping[Where, Sequence[int]]) -> Plan:
-        """Exactly these replicas.
-
-        Raises:
-            TopicNotFound, PartitionNotFound, BrokerNotFound, InvalidRequest.
-        """
-        return reassignment.explicit(self._wanted(), self._racks(), self._eligible(), wanted)
-
-    def plan_drain(self, leaving: Collection[int], *, ignore_racks: bool = False) -> Plan:
-        """No replica on these brokers.
-
-        Raises:
-            BrokerNotFound: one of them isn't registered.
-        """
-        self._check_brokers(leaving)
-        wanted, racks, eligible = self._wanted(), self._racks(), self._eligible()
-        internal = {where: now for where, now in wanted.items() if where[0] == OFFSETS_TOPIC}
-        users = {where: now for where, now in wanted.items() if where[0] != OFFSETS_TOPIC}
-        plan = reassignment.drain(
-            users, racks, eligible, leaving=leaving, ignore_racks=ignore_racks
+    def planner(self) -> Planner:
+        """The cluster as it is now, to plan from, in a thread too."""
+        return Planner(
+            self._wanted(),
+            {broker: known.rack for broker, known in self._view.brokers.items()},
+            [broker for broker, at in sorted(self._statuses.current().items()) if _may_get(at)],
+            self._in_sync(),
         )
-        own = reassignment.drain_with_fewer(
-            internal, racks, eligible, leaving=leaving, topic=OFFSETS_TOPIC
-        )
-        return Plan((*own.moves, *plan.moves), {**plan.refusals, **own.refusals}, own.factors)
-
-    def plan_factor(self, name: str, replicas: int) -> Plan:
-        """Another number of replicas for each partition of a topic.
-
-        Raises:
-            TopicNotFound; InvalidRequest: no possible number.
-        """
-        topic = self._view.topic(name)
-        if topic is None:
-            raise TopicNotFound(f"there is no topic {name!r}")
-        if not 1 <= replicas <= REPLICAS_MAX:
-            raise InvalidRequest(f"replicas: {replicas} is not between 1 and {REPLICAS_MAX}")
-        in_sync = {
-            (name, at): [entry.broker_id for entry in record.isr]
-            for at, record in self._view.records(topic.topic_id).items()
-            if isinstance(record, PartitionRecord)
-        }
-        return reassignment.change_factor(
-            self._wanted(), self._racks(), self._eligible(),
-            topic=name, replicas=replicas, in_sync=in_sync,
-        )  # fmt: skip
 
     # --- wishes -----------------------------------------------------------------------------------
 
@@ -203,7 +151,7 @@ class Reassignments:
         Raises:
             BrokerNotFound, StoreUnavailable.
         """
-        self._check_brokers([broker])
+        self.check_brokers([broker])
         await self._steps.change_cluster(
             lambda cluster: moving.with_cordon(cluster, broker, cordoned=cordoned)
         )
@@ -363,10 +311,11 @@ class Reassignments:
         topic = self._view.topic(OFFSETS_TOPIC)
         if topic is None or topic.moves or topic.replicas >= OFFSETS_REPLICAS:
             return
-        wanted = min(OFFSETS_REPLICAS, len(self._eligible()))
+        brokers = sum(_may_get(status) for status in self._statuses.current().values())
+        wanted = min(OFFSETS_REPLICAS, brokers)
         if wanted <= topic.replicas:
             return
-        plan = self.plan_factor(OFFSETS_TOPIC, wanted)
+        plan = self.planner().factor(OFFSETS_TOPIC, wanted)
         if not plan.refusals:
             await self.apply(plan)
             log.info("%s gets %d replicas, as there are brokers for them", OFFSETS_TOPIC, wanted)
@@ -390,18 +339,16 @@ class Reassignments:
                     found[name, partition] = wanted
         return found
 
-    def _racks(self) -> dict[int, str | None]:
-        return {broker: known.rack for broker, known in self._view.brokers.items()}
+    def _in_sync(self) -> dict[Where, tuple[int, ...]]:
+        return {
+            (name, at): tuple(entry.broker_id for entry in record.isr)
+            for name, topic in self._view.topics.items()
+            for at, record in self._view.records(topic.topic_id).items()
+            if isinstance(record, PartitionRecord)
+        }
 
-    def _eligible(self) -> list[int]:
-        """Brokers that may get replicas."""
-        return [
-            broker
-            for broker, status in sorted(self._statuses.current().items())
-            if status.live and status.state == "running" and not status.cordoned
-        ]
-
-    def _check_brokers(self, brokers: Iterable[int]) -> None:
+    def check_brokers(self, brokers: Iterable[int]) -> None:
+        """Raises BrokerNotFound if one of them isn't registered."""
         unknown = [str(broker) for broker in brokers if broker not in self._view.brokers]
         if unknown:
             raise BrokerNotFound(f"no broker {', '.join(unknown)} is registered")
@@ -415,6 +362,11 @@ class Reassignments:
             return None if changed == topic else Write(encoding.encode_topic(changed))
 
         await self._writer.update(keys.topic(name), compute)
+
+
+def _may_get(status: BrokerStatus) -> bool:
+    """Whether the broker may get new replicas."""
+    return status.live and status.state == "running" and not status.cordoned
 
 
 def check(plan: Plan) -> None:

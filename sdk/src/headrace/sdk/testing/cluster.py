@@ -422,6 +422,8 @@ class InMemoryCluster:
         topic = self._topic(call.path["topic"])
         given = {key: value for key, value in asked.config.items() if value is not None}
         _check_config(dict.fromkeys(asked.config, 0) | given)
+        if asked.replicas not in (None, 1):
+            raise InvalidConfig("the cluster in memory is one broker: there is one replica")
         if asked.partitions is not None and asked.partitions < len(topic.logs):
             raise InvalidRequest(f"topic {topic.name!r} has {len(topic.logs)} partitions already")
         kept = {key: value for key, value in topic.config.items() if key not in asked.config}
