@@ -55,7 +55,7 @@ def test_the_wheel_holds_every_file_of_every_root(wheel: Path) -> None:
 
 def test_the_wheel_holds_nothing_else(wheel: Path) -> None:
     for name in zipfile.ZipFile(wheel).namelist():
-        assert name.startswith(("headrace/", "headrace-")), name
+        assert name.startswith(("headrace/", "headrace-", "pyspark_headrace/")), name
         assert name not in {"headrace/__init__.py"}
 
 
