@@ -77,3 +77,12 @@ def test_only_the_volume_itself_proves_that_the_former_process_is_gone(
     state: LocalState, gone: bool
 ) -> None:
     assert former_process_is_gone(state, registered()) is gone
+
+
+@pytest.mark.parametrize(("beat", "lost"), [(6, "disk"), (7, "nothing"), (8, "nothing")])
+def test_a_volume_put_back_within_its_session_shows_by_its_beat(beat: int, lost: str) -> None:
+    state = LocalState(LocalMeta("c", 0, G00, 4, beat=beat), "same_boot")
+    assert next_standing(state, registered(), told_beat=7).lost == lost
+    assert former_process_is_gone(state, registered(), told_beat=7) == (lost == "nothing")
+    later = LocalState(LocalMeta("c", 0, G00, 5, beat=0), "same_boot")  # crashed before registering
+    assert next_standing(later, registered(), told_beat=7).lost == "nothing"

@@ -98,9 +98,11 @@ class Coordination:
         self._clock = clock
         self._new_id = new_id
         self._writer = StoreWriter(store, self.view, clock)
+        kept = disk or NoDisk()
         self._membership = Membership(
-            self._writer, identity, clock=clock, on_overtaken=on_overtaken
-        )
+            self._writer, identity, clock=clock, on_overtaken=on_overtaken,
+            note_beat=kept.note_beat,
+        )  # fmt: skip
         self._statuses = BrokerStatuses(store, self.view, clock, own_id=identity.broker_id)
         self._steps = TopicSteps(self._writer, self.view, self._statuses)
         self._topics = Topics(
@@ -127,7 +129,6 @@ class Coordination:
             own_id=identity.broker_id, clock=clock,
         )  # fmt: skip
         self._rebuild = rebuild
-        kept = disk or NoDisk()
         self.copies = CopyKeeper(kept, self.view, own_id=identity.broker_id, clock=clock)
         self._suspects = SuspectWatch(self._writer, self.view, clock)
         self._recovery = Recovery(

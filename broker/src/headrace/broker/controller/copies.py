@@ -60,12 +60,16 @@ class Disk(Protocol):
     async def note_store_term(self, store_term: int) -> None:
         """Keeps the highest store term seen. Raises HeadraceError if it can't."""
 
+    async def note_beat(self, beat: int) -> None:
+        """Keeps the number of this volume's present state. Raises HeadraceError if it can't."""
+
 
 class NoDisk:
     """Keeps nothing beyond the process."""
 
     def __init__(self) -> None:
         self.states: dict[TopicIdPartition, bytes] = {}
+        self.beat = 0
 
     async def record_states(self, records: Mapping[TopicIdPartition, bytes]) -> None:
         """See `Disk`."""
@@ -73,6 +77,10 @@ class NoDisk:
 
     async def note_store_term(self, store_term: int) -> None:
         """See `Disk`."""
+
+    async def note_beat(self, beat: int) -> None:
+        """See `Disk`."""
+        self.beat = beat
 
 
 class CopyKeeper:

@@ -14,13 +14,14 @@ from headrace.broker.core.liveness import LeaseSight
 
 class Lease(msgspec.Struct, frozen=True):
     """`beat` moves with each renewal. `released`: the holder left in good order. `term` is the
-    controller's (0 in a broker's lease)."""
+    controller's (0 in a broker's lease), `disk_beat` the last one on a broker's volume (H27)."""
 
     broker_id: int
     session: int
     beat: int
     released: bool = False
     term: int = 0
+    disk_beat: int = 0
 
     def encode(self) -> bytes:
         """The lease's bytes."""

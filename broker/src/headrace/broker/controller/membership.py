@@ -35,6 +35,9 @@ from headrace.protocol.errors import Conflict, HeadraceError, StoreUnavailable
 
 log = logging.getLogger(__name__)
 
+DISK_BEAT_PERIOD_S = 10.0
+"""How often the volume's meta is written anew: so exactly an older state of the volume shows."""
+
 Prepare = Callable[[LocalMeta], Awaitable[None]]
 """Writes the volume's meta and syncs it; nothing may be registered before it returned."""
 
@@ -61,7 +64,10 @@ class Membership:
         *,
         clock: TimeSource,
         on_overtaken: Callable[[str], None],
+        note_beat: Callable[[int], Awaitable[None]],
     ) -> None:
+        """`note_beat` writes a number into the volume's meta durably (H27)."""
+        self._note_beat = note_beat
         self._writer = writer
         self._identity = identity
         self._clock = clock
@@ -70,6 +76,8 @@ class Membership:
         self._lease_key = keys.broker_lease(identity.broker_id)
         self._nonce = identity.nonce
         self._beat = 0
+        self._disk_beat = 0
+        self._beaten_s = 0.0
         self._registration: Registration | None = None
         self.overtaken = False
 
@@ -94,9 +102,12 @@ class Membership:
             Conflict: a live process has this broker's id.
         """
         former = _decoded(await self._writer.read(self._key))
-        if former is not None and not former_process_is_gone(local, former):
+        told = await self._told_beat(former)
+        if former is not None and not former_process_is_gone(local, former, told_beat=told):
             await self._wait_until_gone(former)
-        standing = next_standing(local, former)
+            told = await self._told_beat(former)
+        standing = next_standing(local, former, told_beat=told)
+        self._disk_beat = max(local.meta.beat if local.meta else 0, told)
         await prepare(
             LocalMeta(
                 cluster_id,
@@ -104,6 +115,7 @@ class Membership:
                 standing.generation,
                 standing.session,
                 store_term,
+                self._disk_beat,
             )
         )
         taken = self._new_registration(standing, former)
@@ -112,18 +124,40 @@ class Membership:
             raise _in_use(self._identity.broker_id)
         self._registration = taken
         await self._renew()
+        self._beaten_s = self._clock.monotonic()
         return standing
+
+    async def _told_beat(self, former: Registration | None) -> int:
+        """What the former session's lease told of its volume."""
+        item = await self._writer.read(self._lease_key) if former else None
+        lease = leases.decode(item.value) if item else None
+        is_its = lease is not None and former is not None and lease.session == former.session
+        return lease.disk_beat if lease is not None and is_its else 0
 
     async def keep(self) -> None:
         """Renews the lease, for ever. For a task."""
         while not self.overtaken:
             await self._clock.sleep(RENEW_PERIOD_S)
             try:
+                await self._beat_on_disk()
                 await self._renew()
             except HeadraceError as error:
                 log.warning("the lease wasn't renewed: %s", error)
             except Exception:
                 log.exception("the lease wasn't renewed")
+
+    async def _beat_on_disk(self) -> None:
+        """The volume first, the lease after it: what the lease tells has been on the disk."""
+        now_s = self._clock.monotonic()
+        if now_s - self._beaten_s < DISK_BEAT_PERIOD_S:
+            return
+        self._beaten_s = now_s
+        try:
+            await self._note_beat(self._disk_beat + 1)
+        except HeadraceError as error:
+            log.warning("the volume's meta wasn't written: %s", error)
+        else:
+            self._disk_beat += 1
 
     async def set_state(self, state: BrokerState) -> None:
         """Says what this broker is doing, for elections and placement."""
@@ -154,7 +188,7 @@ class Membership:
     async def _renew(self, *, released: bool = False) -> None:
         self._beat += 1
         mine = self.registration
-        lease = Lease(mine.broker_id, mine.session, self._beat, released)
+        lease = Lease(mine.broker_id, mine.session, self._beat, released, disk_beat=self._disk_beat)
 
         def compute(item: Item | None) -> Write | None:
             present = leases.decode(item.value) if item else None

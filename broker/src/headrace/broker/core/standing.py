@@ -19,13 +19,16 @@ is the same one (its page cache is intact); none, and the kernel is another one 
 
 @dataclass(frozen=True, slots=True)
 class LocalMeta:
-    """The volume's meta file: whose it is, and the last session and generation prepared there."""
+    """The volume's meta file: whose it is, and the last session and generation prepared there.
+    `beat` rises every ten seconds while a process runs, and its lease tells it: a volume that was
+    put back to an earlier time of the same session shows by it (H27)."""
 
     cluster_id: str
     broker_id: int
     generation: Generation
     session: int
     store_term: int = 0
+    beat: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +77,11 @@ def check_owner(local: LocalState, *, cluster_id: str | None, broker_id: int) ->
         )
 
 
-def next_standing(local: LocalState, registered: Registration | None) -> Standing:
-    """The session and generation for this start.
+def next_standing(
+    local: LocalState, registered: Registration | None, *, told_beat: int = 0
+) -> Standing:
+    """The session and generation for this start. `told_beat`: the last one that the registered
+    session's lease told.
 
     The meta is written before the registration, so it may be ahead of it after a crash in between:
     the greater of both is the base. Otherwise a lost disk whose new generation was prepared but
@@ -89,18 +95,29 @@ def next_standing(local: LocalState, registered: Registration | None) -> Standin
         return Standing(session + 1, _lost_disk(known), "disk")
     base = Generation(*map(max, known, local.meta.generation))
     following = max(session, local.meta.session) + 1
-    if local.meta.session < session:
+    if is_older(local, session, told_beat=told_beat):
         return Standing(following, _lost_disk(base), "disk")
     if local.ending == "clean" or (local.ending == "same_boot" and local.same_volume):
         return Standing(following, base, "nothing")
     return Standing(following, Generation(base.disk_gen, base.power_gen + 1), "tail")
 
 
-def former_process_is_gone(local: LocalState, registered: Registration) -> bool:
+def is_older(local: LocalState, session: int, *, told_beat: int) -> bool:
+    """Whether the volume is one of an earlier time: its last process wasn't the registered one, or
+    that one has written on after this state of it."""
+    if local.meta is None:
+        return False
+    is_same = local.meta.session == session
+    return local.meta.session < session or (is_same and local.meta.beat < told_beat)
+
+
+def former_process_is_gone(
+    local: LocalState, registered: Registration, *, told_beat: int = 0
+) -> bool:
     """Whether the volume itself proves that the registered session's process has ended: it was
     the last to prepare this volume, whose lock is now ours under the same kernel, or it closed it
     cleanly. Then nobody has to wait for its lease."""
-    if local.meta is None or local.meta.session < registered.session:
+    if local.meta is None or is_older(local, registered.session, told_beat=told_beat):
         return False
     return local.ending == "clean" or (local.ending == "same_boot" and local.same_volume)
 

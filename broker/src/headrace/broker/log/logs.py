@@ -64,6 +64,8 @@ class Logs:
         """Of these, the ones that another start may recover."""
         self._saved: dict[TopicIdPartition, Checkpoint] = {}
         self._saving = asyncio.Lock()
+        self._meta_lock = asyncio.Lock()
+        self._closed = False
         self._begun = False
 
     @property
@@ -84,6 +86,7 @@ class Logs:
                 Generation(meta.disk_gen, meta.power_gen),
                 meta.session,
                 meta.store_term,
+                meta.beat,
             ),
             ending=_ENDINGS[self._volume.start],
         )
@@ -110,10 +113,25 @@ class Logs:
         Raises:
             StorageFull, PartitionOffline: it can't be written.
         """
-        try:
-            await self._io.run(self._volume.note_store_term, store_term)
-        except OSError as error:
-            raise _refused(error) from error
+        await self._change_meta(self._volume.note_store_term, store_term)
+
+    async def note_beat(self, beat: int) -> None:
+        """Keeps the number of the volume's present state (H27).
+
+        Raises:
+            StorageFull, PartitionOffline: it can't be written.
+        """
+        await self._change_meta(self._volume.note_beat, beat)
+
+    async def _change_meta(self, change: Callable[[int], None], value: int) -> None:
+        """One change of meta.json after the other; none once the directory may be another's."""
+        async with self._meta_lock:
+            if self._closed:
+                raise PartitionOffline("the data directory is closed")
+            try:
+                await self._io.run(change, value)
+            except OSError as error:
+                raise _refused(error) from error
 
     async def prepare(self, meta: LocalMeta) -> None:
         """Notes durably what is about to be registered.
@@ -129,6 +147,7 @@ class Logs:
                 disk_gen=meta.generation.disk_gen,
                 power_gen=meta.generation.power_gen,
                 store_term=meta.store_term,
+                beat=meta.beat,
             )
         )
 
@@ -138,15 +157,16 @@ class Logs:
         Raises:
             DataDirectoryError: it can't be written.
         """
-        meta = self._volume.meta
-        await self._io.run(
-            partial(
-                self._volume.begin_session,
-                session=meta.session,
-                disk_gen=meta.disk_gen,
-                power_gen=meta.power_gen,
+        async with self._meta_lock:
+            meta = self._volume.meta
+            await self._io.run(
+                partial(
+                    self._volume.begin_session,
+                    session=meta.session,
+                    disk_gen=meta.disk_gen,
+                    power_gen=meta.power_gen,
+                )
             )
-        )
         self._begun = True
         await self._io.run(self._volume.empty_trash)
         await self._io.run(self._volume.empty_moved)
@@ -306,6 +326,8 @@ class Logs:
                 await self._io.run(self._end, closed)
             except (HeadraceError, OSError) as error:
                 log.error("the stop isn't a clean one, the next start recovers: %s", error)
+        async with self._meta_lock:
+            self._closed = True
         self._io.close()
         self._sync.close()
         self._volume.release()

@@ -52,7 +52,8 @@ class DataDirectoryError(HeadraceError):
 
 
 class Meta(msgspec.Struct, frozen=True):
-    """meta.json. `session`: number of the last process that wrote here (R1)."""
+    """meta.json. `session`: number of the last process that wrote here (R1). `beat` rises every
+    few seconds while it runs (H27)."""
 
     format: int
     cluster_id: str
@@ -61,6 +62,7 @@ class Meta(msgspec.Struct, frozen=True):
     power_gen: int = 0
     session: int = 0
     store_term: int = 0
+    beat: int = 0
 
 
 class OpenMarker(msgspec.Struct, frozen=True):
@@ -309,7 +311,14 @@ class Volume:
             raise _unusable(self.path, error) from error
 
     def prepare(
-        self, *, cluster_id: str, session: int, disk_gen: int, power_gen: int, store_term: int
+        self,
+        *,
+        cluster_id: str,
+        session: int,
+        disk_gen: int,
+        power_gen: int,
+        store_term: int,
+        beat: int = 0,
     ) -> None:
         """Before the registration is written: notes in meta.json whose the directory is and what
         the process is about to register (R21), so that a start after a crash in between can't
@@ -323,6 +332,7 @@ class Volume:
         self.meta = msgspec.structs.replace(
             self.meta, cluster_id=cluster_id, session=session, disk_gen=disk_gen,
             power_gen=power_gen, store_term=max(store_term, self.meta.store_term),
+            beat=max(beat, self.meta.beat),
         )  # fmt: skip
         try:
             self._write_json("meta.json", self.meta)
@@ -334,6 +344,12 @@ class Volume:
         if store_term > self.meta.store_term:
             self.meta = msgspec.structs.replace(self.meta, store_term=store_term)
             self._write_json("meta.json", self.meta)
+
+    def note_beat(self, beat: int) -> None:
+        """Remembers the number of the volume's present state (H27). Crash after: remembered.
+        Raises OSError."""
+        self.meta = msgspec.structs.replace(self.meta, beat=max(beat, self.meta.beat))
+        self._write_json("meta.json", self.meta)
 
     def save_checkpoints(self, checkpoints: Mapping[TopicIdPartition, Checkpoint]) -> None:
         """Replaces `checkpoints`, synced: the numbers of all logs. Crash after: recovery starts
