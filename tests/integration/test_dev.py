@@ -21,12 +21,12 @@ DEADLINE_S = 30.0
 class Dev:
     """A running `headrace dev`."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self.port = free_port_pair()
+    def __init__(self, data_dir: Path, *, brokers: int = 1) -> None:
+        self.port = free_port_pair(brokers=brokers)
         self.url = f"http://127.0.0.1:{self.port}"
         self.data_dir = data_dir
         args = ("dev", "--data-dir", str(data_dir), "--port", str(self.port))
-        self.process = start(*args)
+        self.process = start(*args, *([] if brokers == 3 else ["--brokers", str(brokers)]))
         self.greeting = self._read_until("headrace consume")
 
     def _read_until(self, wanted: str) -> str:
@@ -41,10 +41,15 @@ class Dev:
         return seen
 
     @property
-    def broker_pid(self) -> int | None:
+    def pids(self) -> list[int | None]:
         """What dev.json says."""
-        pid: int | None = json.loads((self.data_dir / "dev.json").read_text())["brokers"][0]["pid"]
-        return pid
+        found = json.loads((self.data_dir / "dev.json").read_text())["brokers"]
+        return [each["pid"] for each in found]
+
+    @property
+    def broker_pid(self) -> int | None:
+        """The first broker's."""
+        return self.pids[0]
 
     def end(self, number: int) -> tuple[int, str]:
         """Send a signal and wait for the end: exit code and what it said meanwhile."""
@@ -74,6 +79,44 @@ def dev(tmp_path: Path) -> Iterator[Dev]:
     if running.process.poll() is None:
         running.process.kill()
     running.process.communicate()
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[Dev]:
+    running = Dev(tmp_path / "data", brokers=3)
+    yield running
+    if running.process.poll() is None:
+        running.process.kill()
+    running.process.communicate()
+
+
+def test_three_brokers_by_default_and_one_may_die(trio: Dev) -> None:
+    assert len(trio.pids) == 3
+    assert headrace("topic", "create", "safe", bootstrap=trio.url).code == 0
+    made = headrace("topic", "describe", "safe", "--output", "json", bootstrap=trio.url).json
+    assert {len(each["isr"]) for each in made["partitions"]} == {3}
+    lines = b"".join(b"%d\n" % number for number in range(500))
+    assert headrace("produce", "safe", stdin=lines, bootstrap=trio.url).code == 0
+    killed = trio.pids[1]
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    assert headrace("produce", "safe", stdin=lines, bootstrap=trio.url).code == 0
+    read = ("consume", "safe", "--from-beginning", "--exit-at-end")
+    assert sorted(headrace(*read, bootstrap=trio.url).out.split()) == sorted(lines.split() * 2)
+    wait_until(lambda: trio.pids[1] not in {None, killed})
+    pids = [pid for pid in trio.pids if pid is not None]
+    code, said = trio.end(signal.SIGINT)
+    assert code == 130
+    assert "Traceback" not in said
+    assert not any(map(is_running, pids))
+
+
+def test_a_folder_of_three_is_not_run_by_fewer(tmp_path: Path) -> None:
+    for broker in range(3):
+        (tmp_path / "data" / f"broker-{broker}").mkdir(parents=True)
+    done = headrace("dev", "--brokers", "2", "--data-dir", str(tmp_path / "data"))
+    assert done.code == 2
+    assert "of 3 brokers" in done.err
 
 
 def test_it_says_where_it_is_and_ctrl_c_stops_it_cleanly(dev: Dev) -> None:
@@ -110,7 +153,7 @@ def test_no_broker_outlives_a_dev_that_was_killed(dev: Dev) -> None:
 
 
 def test_a_folder_and_ports_in_use_are_refused_with_what_to_do(dev: Dev, tmp_path: Path) -> None:
-    other_port = str(free_port_pair())
+    other_port = str(free_port_pair(brokers=3))
     same_folder = headrace("dev", "--data-dir", str(dev.data_dir), "--port", other_port)
     assert same_folder.code == 1
     assert "--data-dir" in same_folder.err
@@ -123,7 +166,7 @@ def test_a_folder_and_ports_in_use_are_refused_with_what_to_do(dev: Dev, tmp_pat
 
 def test_a_broker_that_cannot_start_ends_dev_with_its_reason(tmp_path: Path) -> None:
     done = headrace(
-        "dev", "--data-dir", str(tmp_path / "data"), "--port", str(free_port_pair()),
+        "dev", "--data-dir", str(tmp_path / "data"), "--port", str(free_port_pair(brokers=3)),
         HEADRACE_LOG_LEVEL="LOUD",
     )  # fmt: skip
     assert done.code == 1

@@ -18,6 +18,7 @@ from pathlib import Path
 from headrace.broker.api.anywhere import OffsetsAnywhere, ProduceAnywhere
 from headrace.broker.api.auth import Policy
 from headrace.broker.api.cluster import Cluster
+from headrace.broker.api.cluster_health import HealthOfCluster
 from headrace.broker.api.fetch import Fetch
 from headrace.broker.api.fetch_anywhere import FetchAnywhere
 from headrace.broker.api.forwarding import Forwarder
@@ -171,6 +172,7 @@ class Broker:
             offsets=offsets,
             owners=owners,
             whole=WholeCluster(owners, forwarder, offsets),
+            health=HealthOfCluster(node.coordination),
             topics=Topics(node.coordination, manager),
             reassignments=ReassignmentsApi(node.coordination.reassignments),
             groups=Groups(node.groups, manager, settings.broker_id),

@@ -24,6 +24,9 @@ from headrace.sdk import Admin
 
 topic_app = typer.Typer(no_args_is_help=True, help="Create, list, describe, alter, delete topics.")
 
+TROUBLED_MAX = 10_000
+"""Partitions with problems that are shown at most."""
+
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
 
 
@@ -67,16 +70,55 @@ def create(
         )
 
 
+UnderReplicated = Annotated[
+    bool,
+    typer.Option("--under-replicated", help="Only partitions with a replica out of sync."),
+]
+UnderMinIsr = Annotated[
+    bool,
+    typer.Option("--under-min-isr", help="Only partitions that refuse acks=all."),
+]
+Offline = Annotated[bool, typer.Option("--offline", help="Only partitions that nobody leads.")]
+
+
+def _problem(*, under_replicated: bool, under_min_isr: bool, offline: bool) -> str | None:
+    """The one problem that is asked for."""
+    chosen = {
+        "under_replicated": under_replicated,
+        "under_min_isr": under_min_isr,
+        "offline": offline,
+    }
+    asked = [name for name, is_asked in chosen.items() if is_asked]
+    if len(asked) > 1:
+        fail("error: give one of --under-replicated, --under-min-isr, --offline", code=WRONG_USAGE)
+    return asked[0] if asked else None
+
+
 @topic_app.command("list")
 def list_topics(
     ctx: typer.Context,
     internal: Annotated[bool, typer.Option("--internal", help="The system's topics too.")] = False,
+    under_replicated: UnderReplicated = False,
+    under_min_isr: UnderMinIsr = False,
+    offline: Offline = False,
     bootstrap: Bootstrap = None,
     output: Output = None,
 ) -> None:
-    """List the topics."""
+    """List the topics: all, or those with partitions that have a problem."""
     address = bootstrap_of(ctx, bootstrap)
-    found = run_admin(address, lambda admin: admin.list_topics(internal=internal))
+    problem = _problem(
+        under_replicated=under_replicated, under_min_isr=under_min_isr, offline=offline
+    )
+
+    async def work(admin: Admin) -> models.TopicList:
+        found = await admin.list_topics(internal=internal)
+        if problem is not None:
+            health = await admin.cluster_health(problem=problem, limit=TROUBLED_MAX)
+            names = {each.topic for each in health.troubled}
+            found.topics = [topic for topic in found.topics if topic.name in names]
+        return found
+
+    found = run_admin(address, work)
     if output_of(ctx, output) is OutputFormat.JSON:
         print_json(found)
     else:
@@ -85,11 +127,43 @@ def list_topics(
 
 @topic_app.command()
 def describe(
-    ctx: typer.Context, topic: TopicName, bootstrap: Bootstrap = None, output: Output = None
+    ctx: typer.Context,
+    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", show_default=False)] = None,
+    under_replicated: UnderReplicated = False,
+    under_min_isr: UnderMinIsr = False,
+    offline: Offline = False,
+    bootstrap: Bootstrap = None,
+    output: Output = None,
 ) -> None:
-    """Show a topic's settings and partitions."""
-    found = run_admin(bootstrap_of(ctx, bootstrap), lambda admin: admin.describe_topic(topic))
+    """Show a topic's settings and partitions; or, of one or all, the partitions with a problem."""
+    address = bootstrap_of(ctx, bootstrap)
+    problem = _problem(
+        under_replicated=under_replicated, under_min_isr=under_min_isr, offline=offline
+    )
+    if problem is not None:
+        _show_troubled(address, problem, topic, output_of(ctx, output))
+        return
+    if topic is None:
+        fail("error: name a TOPIC, or choose partitions with --offline or so", code=WRONG_USAGE)
+    found = run_admin(address, lambda admin: admin.describe_topic(topic))
     _show(found, output_of(ctx, output))
+
+
+def _show_troubled(address: str, problem: str, topic: str | None, output: OutputFormat) -> None:
+    async def work(admin: Admin) -> cluster_models.ClusterHealth:
+        if topic is not None:
+            await admin.describe_topic(topic)
+        return await admin.cluster_health(problem=problem, topic=topic, limit=TROUBLED_MAX)
+
+    found = run_admin(address, work)
+    if output is OutputFormat.JSON:
+        print_json({"partitions": found.troubled})
+        return
+    what = problem.replace("_", " ")
+    if not found.listed:
+        print_tables(f"no partition is {what}")
+        return
+    print_tables(f"{found.listed:,} partition(s) {what}", tables.troubled(found))
 
 
 @topic_app.command()

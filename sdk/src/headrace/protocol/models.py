@@ -172,7 +172,8 @@ class TopicAlter(Body):
 
 class PartitionInfo(Answer):
     """One partition. `leader` is None while nobody leads it; offsets and size are the leader's and
-    None where this broker can't know them. `error` says why a partition is offline."""
+    None where this broker can't know them. `elr` are replicas that left the ISR with all committed
+    records. `error` says why a partition is offline."""
 
     partition: int
     leader: int | None
@@ -184,6 +185,8 @@ class PartitionInfo(Answer):
     size_bytes: int | None = None
     recovery: str | None = None
     error: ErrorBody | None = None
+    elr: list[int] = []
+    min_isr: int = 0
 
 
 class ConfigEntry(Answer):

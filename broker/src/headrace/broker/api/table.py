@@ -12,6 +12,7 @@ from aiohttp import web
 from headrace.broker.api import openapi
 from headrace.broker.api.anywhere import OffsetsAnywhere, ProduceAnywhere
 from headrace.broker.api.cluster import BrokerPath, Cluster
+from headrace.broker.api.cluster_health import HealthOfCluster
 from headrace.broker.api.endpoint import JSON, Call, Endpoint, Owner
 from headrace.broker.api.fetch_anywhere import FetchAnywhere
 from headrace.broker.api.groups import DeleteGroupQuery, GroupPath, Groups, OffsetsQuery
@@ -57,6 +58,7 @@ class Handlers:
     cluster: Cluster
     owners: Owners
     whole: WholeCluster
+    health: HealthOfCluster
     upkeep: Upkeep
     reassignments: ReassignmentsApi
 
@@ -68,6 +70,7 @@ class Handlers:
             *(self._with_owner(each) for each in own),
             *self.upkeep.endpoints,
             *self.reassignments.endpoints,
+            *self.health.endpoints,
         ]
 
     def _with_owner(self, endpoint: Endpoint) -> Endpoint:

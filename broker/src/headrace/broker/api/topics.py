@@ -12,7 +12,7 @@ from headrace.broker.api.shielding import to_the_end
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.core.model import PartitionRecord, TopicObject, UnreadableRecord
 from headrace.broker.partition.manager import PartitionManager
-from headrace.protocol.errors import PartitionOffline
+from headrace.protocol.errors import NotLeader, PartitionOffline
 from headrace.protocol.ids import TopicIdPartition
 from headrace.protocol.models import (
     ConfigEntry,
@@ -136,12 +136,14 @@ class Topics:
             list(record.replicas),
             [member.broker_id for member in record.isr],
             recovery=None if record.recovery == "none" else record.recovery,
+            elr=[member.broker_id for member in record.elr],
+            min_isr=record.min_effective,
         )
         here = self._manager.get(TopicIdPartition(topic.topic_id, index))
         if here is not None and here.log is not None:
             info.log_start_offset = here.log.start_offset
             info.high_watermark = here.high_watermark
             info.size_bytes = here.log.size_bytes
-            if here.offline is not None:
+            if here.offline is not None and not isinstance(here.offline, NotLeader):
                 info.error = ErrorBody.of(here.offline)
         return info
