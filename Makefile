@@ -52,7 +52,10 @@ $(BENCH_STAMP): pyproject.toml bench/requirements.txt
 	$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[broker]' -r bench/requirements.txt
 	@touch $@
 
-simulate: $(STAMP) ## property tests with many times more examples; HYPOTHESIS_PROFILE to change how many
+SEEDS ?= 20000
+
+simulate: $(STAMP) ## whole clusters under every fault, 20,000 seeds on all cores (SEEDS=...), then long property tests
+	cd tests && ../$(BIN)/python -m testkit.simulation --seeds $(SEEDS)
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-long} $(BIN)/python -m pytest tests/properties --timeout 3600
 
 soak: $(STAMP) ## the long forms: kill after kill under load

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from testkit.simulation.world import World
 
 
+NO_ROLE = -1
+"""Epoch of a replica that has just been opened and doesn't know yet whom to follow."""
+
+
 class Violation(AssertionError):
     """An invariant is broken; the message says which and how."""
 
@@ -217,14 +221,14 @@ class Checker:
             entry = now.entries[offset]
             known = history.exposed.get(offset)
             if known is None:
-                history.exposed[offset] = Exposed(entry, now.epoch)
+                history.exposed[offset] = Exposed(entry, max(now.epoch, now.entries[-1].epoch))
                 self.commits += 1
             elif known.entry != entry:
                 self._lost(
                     history, broker,
                     f"two records were visible at offset {offset}: {known.entry}, then {entry}",
                 )  # fmt: skip
-            elif now.epoch < known.epoch:
+            elif NO_ROLE < now.epoch < known.epoch:
                 known.epoch = now.epoch
 
     def _check_leader(

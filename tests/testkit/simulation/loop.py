@@ -11,6 +11,7 @@ import asyncio
 import contextvars
 import heapq
 import random
+import warnings
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -293,14 +294,19 @@ class SimLoop(asyncio.AbstractEventLoop):
         token = events._get_running_loop()
         events._set_running_loop(self)
         try:
-            for task in self._tasks:
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
-                if not task.done():
-                    _discard(task.get_coro())
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", RuntimeWarning)  # coroutines that never began
+                self._discard_all()
         finally:
             events._set_running_loop(token)
         self._tasks.clear()
         self.runnable.clear()
+
+    def _discard_all(self) -> None:
+        for task in self._tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            if not task.done():
+                _discard(task.get_coro())
 
 
 def _discard(coroutine: object) -> None:
