@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headrace.cli import dev
+from headrace.cli import dev, reassign
 from headrace.cli.bench.commands import bench_app
 from headrace.cli.clusters import cluster_app
 from headrace.cli.consume import consume
@@ -63,6 +63,8 @@ app.add_typer(topic_app, name="topic")
 app.command()(produce)
 app.command()(consume)
 app.add_typer(group_app, name="group")
+for command in (reassign.reassign, reassign.cordon, reassign.uncordon, reassign.drain):
+    cluster_app.command()(command)
 app.add_typer(cluster_app, name="cluster")
 app.add_typer(bench_app, name="bench")
 app.command()(demo)
