@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import signal
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -11,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from headrace.protocol import routes
+from headrace.protocol import framing, requests, routes
 from headrace.protocol.models import PartitionInfo, TopicInfo
 from testkit.clusters import ClusterProcesses
-from testkit.http import Http
+from testkit.http import Http, fetch_decoder
 
 
 @pytest.fixture
@@ -137,3 +138,100 @@ async def test_a_replica_that_lost_its_log_leaves_the_isr_and_copies_it_anew(
     second = await partition_once(clients[lost], "t", not_led_by=first.leader)
     assert second.leader is not None
     assert await values_of(clients[second.leader], "t") == sent
+
+
+async def fetch_from(
+    http: Http, topic: TopicInfo, offset: int, *, rack: str, wait_ms: int = 0
+) -> tuple[requests.FetchResult, bytes]:
+    part = requests.FetchPart(bytes.fromhex(topic.topic_id), 0, offset, 1 << 20)
+    head = framing.head(requests.FetchRequest(wait_ms, 1, 1 << 20, 0, [part], rack))
+    reply = await http.call(
+        "POST", routes.FETCH, data=head, headers={"Content-Type": requests.BATCH_MEDIA_TYPE}
+    )
+    answer, data = framing.split(reply.body, fetch_decoder)
+    return answer.parts[0], bytes(data)
+
+
+async def test_a_reader_is_sent_to_the_follower_of_its_rack_and_served_there(
+    tmp_path: Path,
+) -> None:
+    cluster = ClusterProcesses(tmp_path)
+    for index, broker in enumerate(cluster.brokers):
+        broker.set(HEADRACE_RACK=f"rack{index}")
+    cluster.start()
+    try:
+        async with Http(cluster.brokers[0].url) as http:
+            await http.good("POST", routes.TOPICS, {"name": "t", "partitions": 1, "replicas": 3})
+            leader = (await partition_once(http, "t", isr={0, 1, 2})).leader
+            await send(http, "t", ["a"])
+            topic = await describe(http, "t")
+        assert leader is not None
+        near = (leader + 1) % 3
+        async with Http(cluster.brokers[leader].url) as http:
+            told, data = await fetch_from(http, topic, 0, rack=f"rack{near}")
+            assert (told.preferred_replica, told.error, data) == (near, None, b"")
+            own, data = await fetch_from(http, topic, 0, rack=f"rack{leader}")
+            assert own.preferred_replica == -1
+            assert data
+            async with Http(cluster.brokers[near].url) as follower:
+                served, data = await fetch_from(
+                    follower, topic, 0, rack=f"rack{near}", wait_ms=5_000
+                )
+                assert (served.error, served.high_watermark) == (None, 1)
+                assert data
+                ahead, data = await fetch_from(follower, topic, 9, rack=f"rack{near}")
+                assert (ahead.error, data) == (None, b"")
+                waiting = asyncio.create_task(
+                    fetch_from(follower, topic, 1, rack=f"rack{near}", wait_ms=10_000)
+                )
+                await send(http, "t", ["b"])
+                news, data = await waiting
+                assert (news.error, bool(data)) == (None, True)
+    finally:
+        cluster.stop()
+
+
+async def test_records_deleted_at_the_leader_are_deleted_at_the_followers(
+    cluster: ClusterProcesses, clients: list[Http]
+) -> None:
+    await clients[0].good("POST", routes.TOPICS, {"name": "t", "partitions": 1, "replicas": 3})
+    first = await partition_once(clients[0], "t", isr={0, 1, 2})
+    await send(clients[0], "t", [f"a{index}" for index in range(5)])
+    await send(clients[0], "t", [f"b{index}" for index in range(5)])
+    cut = {"partitions": [{"topic": "t", "partition": 0, "before_offset": 7}]}
+    await clients[0].good("POST", routes.DELETE_RECORDS, cut)
+    await send(clients[0], "t", ["c"])
+    assert first.leader is not None
+    cluster.brokers[first.leader].kill()
+    other = clients[(first.leader + 1) % 3]
+    await partition_once(other, "t", not_led_by=first.leader)
+    path = routes.fill(routes.PARTITION_RECORDS, topic="t", partition=0)
+    answer = await other.good("GET", f"{path}?offset=7&max_records=1000")
+    assert [record["offset"] for record in answer["records"]] == [7, 8, 9, 10]
+    early = await other.call("GET", f"{path}?offset=6")
+    assert early.code == "offset_out_of_range"
+
+
+async def test_too_few_replicas_refuse_a_write_or_say_that_it_may_be_committed(
+    cluster: ClusterProcesses, clients: list[Http]
+) -> None:
+    await clients[0].good(
+        "POST", routes.TOPICS,
+        {"name": "t", "partitions": 1, "replicas": 3, "config": {"min.insync.replicas": 3}},
+    )  # fmt: skip
+    first = await partition_once(clients[0], "t", isr={0, 1, 2})
+    assert first.leader is not None
+    await send(clients[0], "t", ["a"])
+    leader, victim = clients[first.leader], (first.leader + 1) % 3
+    cluster.brokers[victim].signal(signal.SIGSTOP)
+    path = routes.fill(routes.RECORDS, topic="t") + "?acks=all"
+    try:
+        late = await leader.call("POST", path, json={"records": [{"value": "late"}]})
+        assert late.code == "not_enough_replicas_after_append"
+        refused = await leader.call("POST", path, json={"records": [{"value": "no"}]})
+        assert refused.code == "not_enough_replicas"
+    finally:
+        cluster.brokers[victim].signal(signal.SIGCONT)
+    await partition_once(leader, "t", isr={0, 1, 2})
+    await send(leader, "t", ["b"])
+    assert await values_of(leader, "t") == ["a", "late", "b"]

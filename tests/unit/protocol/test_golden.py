@@ -151,6 +151,19 @@ def test_frames_are_written_and_read_byte_for_byte(
     assert bytes(rest) == batches
 
 
+@pytest.mark.parametrize(
+    ("former", "name"),
+    [
+        ("frame-fetch-request-before-racks", "frame-fetch-request"),
+        ("frame-fetch-response-before-racks", "frame-fetch-response"),
+    ],
+)
+def test_frames_of_former_versions_are_read(former: str, name: str) -> None:
+    [meta] = [meta for present, meta, _ in FRAMES if present == name]
+    found, _rest = framing.split(golden(former), msgspec.msgpack.Decoder(type(meta)))
+    assert found == meta
+
+
 def test_every_golden_file_is_read_by_a_test() -> None:
     tests = Path(__file__).parents[2]
     source = "".join(file.read_text() for file in tests.rglob("*golden*.py"))

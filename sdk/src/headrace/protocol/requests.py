@@ -108,17 +108,24 @@ class FetchPart(msgspec.Struct, array_like=True, gc=False):
 
 class FetchRequest(msgspec.Struct, array_like=True, gc=False):
     """Long poll: answers when `min_bytes` are there over all parts, a part has an error, or
-    `max_wait_ms` is over. `max_bytes` bounds the whole answer (the first batch always goes)."""
+    `max_wait_ms` is over. `max_bytes` bounds the whole answer (the first batch always goes).
+
+    `rack`: where the reader is. A leader of another rack then names an in-sync follower of that one
+    instead of answering with records, and a follower serves what it knows to be committed. Requests
+    with a rack aren't passed on."""
 
     max_wait_ms: Count
     min_bytes: Count
     max_bytes: Count
     isolation: int
     parts: Annotated[list[FetchPart], _PARTS]
+    rack: str = ""
 
 
 class FetchResult(msgspec.Struct, array_like=True, gc=False):
-    """One part's answer; `length` bytes of batches follow the head, in the order of the parts."""
+    """One part's answer; `length` bytes of batches follow the head, in the order of the parts.
+    `preferred_replica`: the broker to read this partition from, -1: this one. It may refuse
+    (`not_leader`) once it is behind: then the leader is to be asked again."""
 
     topic_id: bytes
     partition: int
@@ -129,6 +136,7 @@ class FetchResult(msgspec.Struct, array_like=True, gc=False):
     log_start_offset: int = -1
     length: Count = 0
     leader_epoch: int = -1
+    preferred_replica: int = -1
 
 
 class FetchResponse(msgspec.Struct, array_like=True, gc=False):

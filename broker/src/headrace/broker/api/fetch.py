@@ -69,6 +69,14 @@ class Gathered:
             each.close()
 
 
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Who reads, and where it is ("": it doesn't matter)."""
+
+    principal: Principal
+    rack: str
+
+
 class Fetch:
     """Serves POST /v1/fetch, and the JSON fetch through `read_one`."""
 
@@ -103,6 +111,7 @@ class Fetch:
                 min_bytes=request.min_bytes,
                 max_bytes=min(request.max_bytes, self._settings.fetch_bytes_max),
                 max_wait_ms=request.max_wait_ms,
+                rack=request.rack,
             )
             open_files.callback(found.close)
             open_files.enter_context(self._inflight.hold(found.size_bytes))
@@ -137,11 +146,13 @@ class Fetch:
         min_bytes: int,
         max_bytes: int,
         max_wait_ms: int,
+        rack: str = "",
     ) -> Gathered:
         """What the parts have to say, once it is `min_bytes`, urgent, or time."""
         found = await self._wait_for(
-            parts, principal, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_ms=max_wait_ms
-        )
+            parts, _Reader(principal, rack), min_bytes=min_bytes, max_bytes=max_bytes,
+            max_wait_ms=max_wait_ms,
+        )  # fmt: skip
         for partition, each in zip(found.partitions, found.slices, strict=True):
             partition.stats.bytes_out += each.length
             delay_s = self._quotas.charge(partition.rates.fetch, each.length)
@@ -151,7 +162,7 @@ class Fetch:
     async def _wait_for(
         self,
         parts: Sequence[FetchPart],
-        principal: Principal,
+        reader: _Reader,
         *,
         min_bytes: int,
         max_bytes: int,
@@ -159,7 +170,7 @@ class Fetch:
     ) -> Gathered:
         wait_s = min(max_wait_ms, self._settings.fetch_wait_ms_max) / 1000
         deadline = self._clock.monotonic() + wait_s
-        found = await self._look(parts, max_bytes, principal)
+        found = await self._look(parts, max_bytes, reader)
         if found.urgent or found.size_bytes >= min_bytes or wait_s <= 0:
             return found
         waiter = ReadWaiter()
@@ -168,7 +179,7 @@ class Fetch:
             while True:
                 waiter.looking()
                 found.close()
-                found = await self._look(parts, max_bytes, principal)
+                found = await self._look(parts, max_bytes, reader)
                 left_s = deadline - self._clock.monotonic()
                 enough = found.urgent or found.size_bytes >= min_bytes
                 if enough or left_s <= 0 or not self._lifecycle.serving:
@@ -191,32 +202,40 @@ class Fetch:
                 found.append(partition)
         return found
 
-    async def _look(
-        self, parts: Sequence[FetchPart], max_bytes: int, principal: Principal
-    ) -> Gathered:
+    async def _look(self, parts: Sequence[FetchPart], max_bytes: int, reader: _Reader) -> Gathered:
         found = Gathered()
         try:
             for part in parts:
-                await self._look_at(part, max_bytes - found.size_bytes, found, principal)
+                await self._look_at(part, max_bytes - found.size_bytes, found, reader)
         except BaseException:
             found.close()
             raise
         return found
 
     async def _look_at(
-        self, part: FetchPart, room_bytes: int, found: Gathered, principal: Principal
+        self, part: FetchPart, room_bytes: int, found: Gathered, reader: _Reader
     ) -> None:
         where = TopicIdPartition(TopicId(part.topic_id), part.partition)
         result = FetchResult(where.topic_id, where.partition)
         found.results.append(result)
         try:
             partition = self._manager.find(where)
-            self._policy.authorize(principal, "read", f"topic:{partition.topic}")
+            self._policy.authorize(reader.principal, "read", f"topic:{partition.topic}")
             self._quotas.require(partition.rates.fetch, whose=f"topic {partition.topic!r}")
-            partition.require_usable(part.leader_epoch)
-            partition.check_readable(part.offset)
+            is_followed = bool(reader.rack) and partition.following is not None
+            if is_followed:
+                self._manager.require_served_by_follower(partition, part.offset, part.leader_epoch)
+            else:
+                partition.require_usable(part.leader_epoch)
+                partition.check_readable(part.offset)
+            if reader.rack and not is_followed:
+                result.preferred_replica = self._manager.replica_in_rack(
+                    partition, reader.rack, part.offset
+                )
             slice_ = None
-            if room_bytes > 0 and not is_done(part):
+            is_elsewhere = result.preferred_replica >= 0
+            is_behind = is_followed and part.offset >= partition.high_watermark
+            if room_bytes > 0 and not (is_done(part) or is_elsewhere or is_behind):
                 slice_ = await _locate(partition, part, min(part.max_bytes, room_bytes))
         except HeadraceError as error:
             result.error, result.message = error.code, error.message
@@ -231,7 +250,7 @@ class Fetch:
             found.size_bytes += slice_.length
             found.slices.append(slice_)
             found.partitions.append(partition)
-        found.urgent = found.urgent or is_done(part)
+        found.urgent = found.urgent or is_done(part) or is_elsewhere
 
 
 def is_done(part: FetchPart) -> bool:

@@ -82,7 +82,7 @@ class FetchAnywhere:
     async def handle(self, call: Call) -> web.StreamResponse:
         """POST /v1/fetch."""
         request = read_fetch(call.body)
-        if not self._forwarder.may_forward(call.request):
+        if request.rack or not self._forwarder.may_forward(call.request):
             await self._fresh.of_partitions(
                 TopicIdPartition(TopicId(part.topic_id), part.partition) for part in request.parts
             )

@@ -184,6 +184,38 @@ class PartitionManager:
             raise self._why_not(where)
         return found
 
+    def replica_in_rack(self, partition: Partition, rack: str, offset: int) -> int:
+        """The in-sync follower that a reader in `rack` had better read from, -1 if this broker is
+        as near or nobody is (KIP-392)."""
+        brokers, replicas = self._view.brokers, partition.replicas
+        here = brokers.get(self._broker_id)
+        if replicas is None or here is None or here.rack == rack:
+            return -1
+        for member in replicas.record.isr:
+            known, broker = replicas.followers.get(member.broker_id), brokers.get(member.broker_id)
+            is_near = broker is not None and broker.rack == rack and broker.state == "running"
+            if is_near and known is not None and known.offset >= offset:
+                return member.broker_id
+        return -1
+
+    def require_served_by_follower(
+        self, partition: Partition, offset: int, leader_epoch: int
+    ) -> None:
+        """Refuses what this follower can't answer for: it isn't in sync, or has no such offset and
+        can't tell whether the leader has (H33).
+
+        Raises:
+            PartitionOffline, NotLeader, FencedEpoch, UnknownEpoch.
+        """
+        if partition.log.failure is not None:
+            raise partition.log.failure
+        entry = None if partition.record is None else partition.record.in_isr(self._broker_id)
+        if entry is None or self._generation not in (None, entry.generation):
+            raise NotLeader(f"{partition.name}: this replica isn't in sync, ask the leader")
+        if offset < partition.log.start_offset:
+            raise NotLeader(f"{partition.name}: offset {offset} is gone here, ask the leader")
+        partition.require_epoch(leader_epoch)
+
     def require_exists(self, where: TopicIdPartition) -> None:
         """Refuses a partition that the topic doesn't have.
 

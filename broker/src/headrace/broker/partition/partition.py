@@ -243,6 +243,14 @@ class Partition:
         error = self.offline
         if error is not None:
             raise error
+        self.require_epoch(leader_epoch)
+
+    def require_epoch(self, leader_epoch: int) -> None:
+        """Refuses an epoch (-1: any) other than the one that is led or followed here.
+
+        Raises:
+            FencedEpoch, UnknownEpoch.
+        """
         if leader_epoch in (-1, self.leader_epoch):
             return
         told = f"{self.name} is led under epoch {self.leader_epoch}, the request says"
