@@ -112,6 +112,10 @@ class BrokerSample:
     compaction_records_removed: int
     compaction_seconds: float
     dirty_ratio_max: float
+    is_controller: bool
+    live_brokers: int
+    suspect_partitions: int
+    store_went_back: bool
 
 
 _TOPIC_COUNTERS = (
@@ -127,6 +131,18 @@ _TOPIC_GAUGES = (
     ("size_bytes", "headrace_topic_log_size_bytes", "Bytes of segments on this broker."),
 )
 _BROKER_GAUGES = (
+    ("is_controller", "headrace_is_controller", "1 on the broker that keeps the cluster in order."),
+    ("live_brokers", "headrace_live_brokers", "Brokers that this one takes for live, itself too."),
+    (
+        "suspect_partitions",
+        "headrace_suspect_partitions",
+        "Partitions whose record in the store is older than what is known, or gone.",
+    ),
+    (
+        "store_went_back",
+        "headrace_store_went_back",
+        "1 while the store is older than what this broker has seen: restored, or lost.",
+    ),
     ("led_partitions", "headrace_led_partitions", "Partitions led."),
     ("offline_partitions", "headrace_offline_partitions", "Partitions that can't be used here."),
     ("open_files", "headrace_open_log_files", "Log files open."),

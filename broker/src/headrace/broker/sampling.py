@@ -31,6 +31,10 @@ def broker_sample(node: Node, inflight: Inflight) -> BrokerSample:
         compaction_records_removed=cleaning.records_removed,
         compaction_seconds=cleaning.seconds,
         dirty_ratio_max=cleaning.dirty_ratio_max,
+        is_controller=node.coordination.is_controller,
+        live_brokers=sum(each.live for each in node.coordination.broker_statuses().values()),
+        suspect_partitions=len(node.coordination.suspects),
+        store_went_back=node.coordination.store_went_back,
     )
 
 

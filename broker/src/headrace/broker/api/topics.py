@@ -146,4 +146,7 @@ class Topics:
             info.size_bytes = here.log.size_bytes
             if here.offline is not None and not isinstance(here.offline, NotLeader):
                 info.error = ErrorBody.of(here.offline)
+        why = self._coordination.why_offline(topic.topic_id, index)
+        if why is not None and info.error is None:
+            info.error = ErrorBody.of(PartitionOffline(f"{topic.name}/{index}: {why}"))
         return info
