@@ -23,6 +23,17 @@ RACK = f"{GROUP}/rack"
 REVISION = f"{GROUP}/revision"
 """Annotation of a pod: a hash of the template it was made from."""
 
+ROLLED_FOR = f"{GROUP}/rolled-for"
+"""Annotation of the pod template: the last `manual-rolling-update` of the BrokerCluster."""
+
+CORDONED = f"{GROUP}/cordoned"
+"""Annotation of the StatefulSet: brokers that the operator has cordoned."""
+
+LIVE_CONFIG = f"{GROUP}/live-config"
+"""Annotation of the StatefulSet: settings of the whole cluster that the operator has set."""
+
+FINALIZER = f"{GROUP}/finalizer"
+
 MANAGED_BY = "headrace-operator"
 DATA = "data"
 """Name of the volume claim template; a claim is `data-<pod>`."""

@@ -13,13 +13,20 @@ from headrace.operator.builders.pods import pod_template
 from headrace.operator.spec import BrokerClusterSpec, JsonObject, Owner
 
 
-def stateful_set(owner: Owner, spec: BrokerClusterSpec, *, replicas: int) -> JsonObject:
+def stateful_set(
+    owner: Owner,
+    spec: BrokerClusterSpec,
+    *,
+    replicas: int,
+    annotations: dict[str, str] | None = None,
+    rolled_for: str | None = None,
+) -> JsonObject:
     """`replicas`: how many pods now, which is more than the spec says while brokers are being
-    emptied."""
+    emptied. `annotations`: the operator's notes. `rolled_for`: see `pod_template`."""
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": metadata(owner, names.stateful_set(owner.name)),
+        "metadata": metadata(owner, names.stateful_set(owner.name), annotations=annotations),
         "spec": {
             "replicas": replicas,
             "serviceName": names.headless_service(owner.name),
@@ -30,7 +37,7 @@ def stateful_set(owner: Owner, spec: BrokerClusterSpec, *, replicas: int) -> Jso
                 "whenScaled": "Retain",
             },
             "selector": {"matchLabels": names.selector(owner.name)},
-            "template": pod_template(owner, spec),
+            "template": pod_template(owner, spec, rolled_for=rolled_for),
             "volumeClaimTemplates": [_claim(owner, spec)],
         },
     }

@@ -24,8 +24,11 @@ FORGET_S = 5
 """How long a stopping broker still takes requests, until all have heard that it leaves Services."""
 
 
-def pod_template(owner: Owner, spec: BrokerClusterSpec) -> JsonObject:
-    """The template, with its revision as an annotation: pods of another one are to be restarted."""
+def pod_template(
+    owner: Owner, spec: BrokerClusterSpec, *, rolled_for: str | None = None
+) -> JsonObject:
+    """The template, with its revision as an annotation: pods of another one are to be restarted.
+    `rolled_for`: what a person wrote to have all restarted."""
     template = spec.template.pod
     pod: JsonObject = {
         "metadata": {
@@ -34,6 +37,8 @@ def pod_template(owner: Owner, spec: BrokerClusterSpec) -> JsonObject:
         },
         "spec": _pod_spec(owner, spec, template),
     }
+    if rolled_for:
+        pod["metadata"]["annotations"][names.ROLLED_FOR] = rolled_for
     static = config.toml(config.static_config(spec))
     pod["metadata"]["annotations"][names.REVISION] = _hash([pod, static])
     return pod

@@ -1,0 +1,73 @@
+"""Conditions in the form of metav1.Condition: what is the case, why, and what to do.
+
+`lastTransitionTime` is kept while the status stays, and the order is fixed, so that a resource
+whose state hasn't changed has the same status, byte for byte, and isn't written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from headrace.operator.spec import JsonObject
+
+State = Literal["True", "False", "Unknown"]
+MESSAGE_MAX = 2_000
+"""Characters of a message; the API server takes 32,768."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition."""
+
+    type: str
+    status: State
+    reason: str
+    message: str
+
+
+def merged(conditions: Iterable[Condition]) -> list[Condition]:
+    """One for each type, `Ready` first, the others by name: the first reason counts, all messages
+    are told."""
+    by_type: dict[str, Condition] = {}
+    for each in conditions:
+        before = by_type.get(each.type)
+        if before is None:
+            by_type[each.type] = each
+        elif each.message not in before.message:
+            message = f"{before.message}; {each.message}"
+            by_type[each.type] = Condition(each.type, before.status, before.reason, message)
+    return sorted(by_type.values(), key=lambda each: (each.type != "Ready", each.type))
+
+
+def rendered(
+    conditions: Iterable[Condition], previous: Sequence[JsonObject], *, generation: int, now: str
+) -> list[JsonObject]:
+    """What is written to status. `now`: RFC 3339."""
+    before = {each["type"]: each for each in previous}
+    return [_rendered(each, before.get(each.type), generation, now) for each in merged(conditions)]
+
+
+def _rendered(
+    condition: Condition, before: JsonObject | None, generation: int, now: str
+) -> JsonObject:
+    since = now
+    if before is not None and before["status"] == condition.status:
+        since = before["lastTransitionTime"]
+    return {
+        "type": condition.type,
+        "status": condition.status,
+        "observedGeneration": generation,
+        "lastTransitionTime": since,
+        "reason": condition.reason,
+        "message": condition.message[:MESSAGE_MAX],
+    }
+
+
+def status_patch(present: JsonObject, wanted: JsonObject) -> JsonObject:
+    """The merge patch that makes `present` the `wanted` status: only what differs, null for what is
+    to go; empty when there is nothing to write."""
+    patch = {key: value for key, value in wanted.items() if present.get(key) != value}
+    patch.update({key: None for key in sorted(present) if key not in wanted})
+    return patch
