@@ -44,6 +44,7 @@ from headrace.broker.metrics import BrokerSample, Metrics, StateCollector
 from headrace.broker.node import GOODBYE_S, Node, Ports
 from headrace.broker.peers.over_http import HttpPeers
 from headrace.broker.rack import rack_of
+from headrace.broker.replication.collector import ReplicationCollector
 from headrace.broker.sampling import broker_sample, topic_samples
 from headrace.broker.settings import Settings, static_keys
 from headrace.broker.stall import StallMeter
@@ -186,6 +187,7 @@ class Broker:
                 lambda: self._sample(node), lambda: topic_samples(manager), STATES
             )
         )  # fmt: skip
+        self._metrics.registry.register(ReplicationCollector(node.replication, manager))
         return Server(
             handlers.endpoints, settings=settings, policy=policy, lifecycle=self._lifecycle,
             metrics=self._metrics, inflight=self._inflight, peer_handlers=node.peer_handlers,

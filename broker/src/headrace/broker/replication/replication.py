@@ -180,16 +180,3 @@ class Replication:
                 partition.replicas.still_there(
                     broker_id, seen_s=session.seen_s, end_offset=partition.log.end_offset
                 )
-
-    @property
-    def lag_max(self) -> int:
-        """The most records that a follower is behind in a partition led here."""
-        return max(
-            (
-                max(0, partition.log.end_offset - known.offset)
-                for partition in self._manager
-                if partition.replicas is not None
-                for known in partition.replicas.followers.values()
-            ),
-            default=0,
-        )
