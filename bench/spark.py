@@ -152,7 +152,7 @@ class Bench:
 def measure(url: str, folder: Path, arguments: argparse.Namespace) -> dict[str, list[float]]:
     """All rounds of all measurements."""
     spark = session(folder, arguments.master)
-    rows, few = arguments.records, min(arguments.records, 1_000_000)
+    rows, few = arguments.records, min(arguments.records, 2_000_000)
     bench = Bench(spark, url, folder, rows)
     bench.fill()
     all_of: dict[str, Callable[[], float]] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+import urllib.request
 
 from headrace.sdk import Admin, Consumer, Producer
 from testkit.brokers import BrokerProcess
@@ -21,6 +23,9 @@ async def test_a_groups_members_are_shown_and_its_offsets_moved(broker: BrokerPr
         shown = headrace("group", "describe", group, *at).text
         assert "Stable" in shown
         assert f"{topic} 0-1" in shown
+        text = await asyncio.to_thread(metrics_of, broker)
+        assert f'headrace_group_lag_records{{group="{group}",topic="{topic}"}} 0.0' in text
+        assert f'headrace_group_members{{group="{group}"}} 1.0' in text
         refused = headrace("group", "reset-offsets", group, "--to-earliest", "--execute", *at)
         assert refused.code == 1
         assert "live members" in refused.err
@@ -32,6 +37,12 @@ async def test_a_groups_members_are_shown_and_its_offsets_moved(broker: BrokerPr
     headrace("group", "reset-offsets", group, "--shift-by", "-3", "--execute", *at)
     assert await committed(broker.url, group) == [7, 0]
     assert headrace("group", "reset-offsets", group, *at).code == 2
+
+
+def metrics_of(broker: BrokerProcess) -> str:
+    """What Prometheus would get."""
+    with urllib.request.urlopen(broker.health_url + "/metrics") as scraped:
+        return str(scraped.read().decode())
 
 
 async def leave(url: str, group: str) -> None:

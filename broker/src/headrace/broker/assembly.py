@@ -38,6 +38,7 @@ from headrace.broker.api.topics import Topics
 from headrace.broker.api.upkeep import Upkeep
 from headrace.broker.api.whole_cluster import WholeCluster
 from headrace.broker.clock import Clock, SystemClock
+from headrace.broker.group_metrics import GroupCollector
 from headrace.broker.lifecycle import DRAINING, STATES, STOPPED, Lifecycle
 from headrace.broker.log.volume import Volume
 from headrace.broker.metrics import BrokerSample, Metrics, StateCollector
@@ -182,6 +183,7 @@ class Broker:
             ),
             upkeep=Upkeep(node.coordination, manager, static_keys=static_keys()),
         )
+        self._metrics.registry.register(GroupCollector(node.groups, node.group_lag))
         self._metrics.registry.register(
             StateCollector(
                 lambda: self._sample(node), lambda: topic_samples(manager), STATES

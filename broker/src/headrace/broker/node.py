@@ -26,6 +26,7 @@ from headrace.broker.core.model import TopicObject
 from headrace.broker.core.standing import Standing
 from headrace.broker.disk_space import DiskGuard
 from headrace.broker.groups.coordinator import GroupCoordinator
+from headrace.broker.groups.lag import ENDS_PATH, REFRESH_INTERVAL_S, GroupLag
 from headrace.broker.groups.leadership import Leadership, read_from
 from headrace.broker.groups.topics import ReadableTopics
 from headrace.broker.groups.upkeep import LOOK_INTERVAL_S, GroupUpkeep
@@ -143,6 +144,9 @@ class Node:
             topics=self._readable,
             confirm=Leadership(read_from(ports.store), ports.clock).confirm,
         )
+        self.group_lag = GroupLag(
+            self.groups, self.partitions, self.coordination.view, ports.peers
+        )
         self.group_upkeep = GroupUpkeep(
             self.groups, ports.clock, offsets_retention_ms=settings.offsets_retention_ms
         )
@@ -155,6 +159,7 @@ class Node:
         )  # fmt: skip
         self.peer_handlers: dict[str, PeerHandler] = {
             **self.coordination.peer_handlers, **self.replication.handlers,
+            ENDS_PATH: self.group_lag.answer,
         }  # fmt: skip
         """What other brokers may ask of this one, by path below `/v1/internal/`."""
         self._standing: Standing | None = None
@@ -231,6 +236,7 @@ class Node:
         self.tasks.once(self.partitions.run(), name="partitions")
         every(FLUSH_TICK_S, self._flush_tick, name="flush")
         every(LOOK_INTERVAL_S, self.group_upkeep.work, name="groups")
+        every(REFRESH_INTERVAL_S, self.group_lag.refresh, name="group-lag")
         every(SPACE_INTERVAL_S, self._look_at_space, name="disk-space")
         every(
             settings.retention_interval_ms / 1000, self.partitions.apply_retention, name="retention"
