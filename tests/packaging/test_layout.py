@@ -60,7 +60,7 @@ def test_every_folder_of_modules_is_a_package_with_a_docstring_only() -> None:
 
 
 def test_no_test_folder_is_a_package_but_testkit() -> None:
-    found = {path.parent.name for path in (ROOT / "tests").rglob("__init__.py")}
+    found = {path.relative_to(ROOT).parts[1] for path in (ROOT / "tests").rglob("__init__.py")}
     assert found == {"testkit"}
 
 

@@ -157,7 +157,7 @@ def drain_with_fewer(
     cluster keeps for itself must not hold up its shrinking."""
     own = {where: now for where, now in assignment.items() if where[0] == topic}
     gone, staying = frozenset(leaving), frozenset(eligible) - frozenset(leaving)
-    most = max((len(now) for now in own.values()), default=0)
+    most = max((len(held) for held in own.values()), default=0)
     replicas = min(most, len(staying))
     if replicas == 0:
         return drain(own, racks, eligible, leaving=leaving, ignore_racks=True)

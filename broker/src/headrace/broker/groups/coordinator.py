@@ -148,7 +148,7 @@ class GroupCoordinator:
             part.presence.wake_all()
 
     def loaded_parts(self) -> list[GroupPartition]:
-        """The partitions whose groups can be asked for now."""
+        """The partitions whose groups can be asked for at this moment."""
         return [part for part in self._parts.values() if part.loaded and not _is_out(part)]
 
     def _part(self, group: str) -> GroupPartition:

@@ -125,7 +125,7 @@ def _take_over(
 def heartbeat(
     group: Group, member_id: str, epoch: int, *, subscription: Subscription | None, now_ms: int
 ) -> Outcome:
-    """A member says the last step that it has done; with `subscription` what it asks for now. The
+    """A member says the last step that it has done; with `subscription` what it asks for. The
     group's `steps[member_id]` is then what the member is to be told.
 
     Raises:
