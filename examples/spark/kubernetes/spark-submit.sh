@@ -15,6 +15,7 @@ exec "${SPARK_SUBMIT:-spark-submit}" \
     --conf spark.kubernetes.driver.podTemplateFile="$here/driver-template.yaml" \
     --conf spark.kubernetes.executor.podTemplateFile="$here/executor-template.yaml" \
     --conf spark.sql.streaming.stateStore.providerClass=org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider \
+    --conf spark.sql.shuffle.partitions=8 \
     --conf spark.executor.instances="${EXECUTORS:-2}" \
     --conf spark.executor.memory=1g \
     --conf spark.executor.pyspark.memory=512m \
