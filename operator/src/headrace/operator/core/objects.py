@@ -100,7 +100,7 @@ def differs(wanted: Any, present: Any) -> bool:
 def overlaid(present: JsonObject, wanted: JsonObject) -> JsonObject:
     """`present` with all of `wanted` in it; others' fields stay, but for those in `WHOLE` and the
     template of a StatefulSet of another revision."""
-    found = _overlaid(deepcopy(present), wanted)
+    found: JsonObject = _overlaid(deepcopy(present), wanted)
     for field in WHOLE.get(wanted["kind"], ()):
         found[field] = deepcopy(wanted[field])
     if wanted["kind"] == "StatefulSet" and _revision(wanted) != _revision(present):

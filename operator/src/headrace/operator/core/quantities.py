@@ -21,10 +21,12 @@ def parse(value: str | int) -> Fraction | None:
     digits, suffix, exponent = found.groups()
     number = Fraction(Decimal(digits))
     if exponent is not None:
-        return number * Fraction(10) ** int(exponent)
+        power = int(exponent)
+        return number * 10**power if power >= 0 else number / 10**-power
     if suffix and suffix.endswith("i"):
         return number * 1024 ** (_BINARY.index(suffix[0]) + 1)
-    return number * Fraction(1000) ** _POWERS[suffix or ""]
+    power = 3 * _POWERS[suffix or ""]
+    return number * 10**power if power >= 0 else number / 10**-power
 
 
 def equal(one: str | int, other: str | int) -> bool:
