@@ -45,6 +45,11 @@ class BrokerProcess:
         return f"http://127.0.0.1:{self.port}"
 
     @property
+    def advertised_url(self) -> str:
+        """Where it says that it is reached."""
+        return self._environment.get("HEADRACE_ADVERTISED_URL", self.url)
+
+    @property
     def health_url(self) -> str:
         """Where /readyz and /metrics are."""
         return f"http://127.0.0.1:{self.health_port}"
@@ -108,6 +113,11 @@ class BrokerProcess:
         """Sends a signal."""
         assert self._process is not None
         self._process.send_signal(number)
+
+    def resume(self) -> None:
+        """Lets it go on after SIGSTOP, if it still runs."""
+        if self._process is not None and self._process.poll() is None:
+            self.signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """SIGKILL, and waits for the end."""

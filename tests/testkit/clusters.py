@@ -33,7 +33,7 @@ class ClusterProcesses:
     @property
     def bootstrap(self) -> str:
         """All addresses, as clients take them."""
-        return ",".join(broker.url for broker in self.brokers)
+        return ",".join(broker.advertised_url for broker in self.brokers)
 
     @property
     def log_tails(self) -> str:
