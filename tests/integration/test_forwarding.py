@@ -103,7 +103,7 @@ async def test_a_long_poll_over_three_leaders_ends_with_the_first_record(http: H
     topic = await spread_topic(http)
     request = requests.FetchRequest(
         20_000, 1, 1 << 20, 0,
-        [requests.FetchPart(bytes.fromhex(topic.topic_id), index, 0, 1 << 16) for index in range(3)],
+        [requests.FetchPart(bytes.fromhex(topic.topic_id), at, 0, 1 << 16) for at in range(3)],
     )  # fmt: skip
     poll = asyncio.create_task(
         http.call(

@@ -15,7 +15,7 @@ import pytest
 from headrace.protocol import framing, requests, routes
 from headrace.protocol.models import PartitionInfo, TopicInfo
 from testkit.clusters import ClusterProcesses
-from testkit.http import Http, fetch_decoder
+from testkit.http import Http, fetch_decoder, one_batch
 
 
 @pytest.fixture
@@ -235,3 +235,29 @@ async def test_too_few_replicas_refuse_a_write_or_say_that_it_may_be_committed(
     await partition_once(leader, "t", isr={0, 1, 2})
     await send(leader, "t", ["b"])
     assert await values_of(leader, "t") == ["a", "late", "b"]
+
+
+async def test_a_moved_replica_comes_at_the_throttled_rate(
+    cluster: ClusterProcesses, clients: list[Http]
+) -> None:
+    size_bytes, rate = 6 << 20, 2 << 20
+    await clients[0].good("POST", routes.TOPICS, {"name": "t", "partitions": 1, "replicas": 1})
+    before = await partition_once(clients[0], "t")
+    topic = await describe(clients[0], "t")
+    assert before.leader is not None
+    source = clients[before.leader]
+    values = one_batch(*[bytes(1 << 16)] * 4)
+    for _ in range(size_bytes // len(values)):
+        await source.produce((topic.topic_id, 0, values))
+    target = (before.leader + 1) % 3
+    plan = [{"topic": "t", "partition": 0, "replicas": [target]}]
+    began = time.monotonic()
+    await source.good(
+        "POST", routes.REASSIGNMENTS, {"plan": plan, "throttle_bytes_per_second": rate}
+    )
+    after = await partition_once(source, "t", isr={target}, not_led_by=before.leader)
+    took_s = time.monotonic() - began
+    assert after.replicas == [target]
+    # An allowance of a quarter second is there at the start; the last piece needn't be paid for.
+    assert 0.9 * (size_bytes - 2 * rate // 4) / rate <= took_s <= 1.1 * size_bytes / rate + 1.5
+    assert not log_directory(cluster, before.leader, topic).exists()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -25,10 +26,10 @@ def shape(number: int, partitions: int, racks: tuple[frozenset[str], ...] = ()) 
     return TopicShape(TopicId(number.to_bytes(16, "big")), partitions, racks)
 
 
-def subscription(*topics: str, **fields: object) -> Subscription:
+def subscription(*topics: str, **fields: Any) -> Subscription:
     return Subscription(
         topics=tuple(sorted(topics)), session_timeout_ms=9, rebalance_timeout_ms=9, **fields
-    )  # type: ignore[arg-type]
+    )
 
 
 @dataclass

@@ -61,6 +61,11 @@ class BrokerProcess:
         return self._process.pid
 
     @property
+    def is_launched(self) -> bool:
+        """Whether there is a process, or was one."""
+        return self._process is not None
+
+    @property
     def log_text(self) -> str:
         """What it has logged so far, over all starts."""
         return self.log_path.read_text() if self.log_path.exists() else ""

@@ -67,7 +67,7 @@ def test_an_address_that_is_none_is_told(nobody: str) -> None:
         ("consume", "x", "--offset", "1", "--from-beginning"),
         ("consume",),
         ("produce", "x", "--acks", "2"),
-        ("dev", "--brokers", "3"),
+        ("dev", "--brokers", "0"),
         ("dev", "--port", "65535"),
     ],
 )

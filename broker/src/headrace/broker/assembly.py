@@ -175,8 +175,10 @@ class Broker:
             owners=owners,
             whole=WholeCluster(owners, forwarder, offsets),
             health=HealthOfCluster(node.coordination),
+            reassignments=ReassignmentsApi(
+                node.coordination.reassignments, bytes_left=node.bytes_left.find_out
+            ),
             topics=Topics(node.coordination, manager),
-            reassignments=ReassignmentsApi(node.coordination.reassignments),
             groups=Groups(node.groups, manager, settings.broker_id),
             cluster=Cluster(
                 node.coordination, manager, self._lifecycle, lambda: node.disk_guard.space

@@ -40,6 +40,7 @@ from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.quotas import Quotas
 from headrace.broker.peers.base import PeerHandler, Peers
+from headrace.broker.replication.bytes_left import BytesLeft
 from headrace.broker.replication.replication import Replication
 from headrace.broker.settings import Settings
 from headrace.broker.store.base import Store
@@ -95,7 +96,7 @@ class Node:
         """`volume`: the data directory, locked; closed with the logs."""
         self.settings = settings
         self.clock = ports.clock
-        self._time = ports.time
+        self._timing = ports.time
         self.lifecycle = lifecycle or Lifecycle()
         self.tasks = TaskGroup()
         self.logs = Logs(
@@ -136,19 +137,8 @@ class Node:
             require_room=self.disk_guard.require_room,
             chance=random.Random(ports.new_id()),
         )  # fmt: skip
-        self._readable = ReadableTopics(self.coordination.view)
-        self.groups = GroupCoordinator(
-            ports.clock,
-            spawn=lambda name, work: self.tasks.once(work, name=name),
-            is_dead=self.coordination.view.is_tombstoned,
-            topics=self._readable,
-            confirm=Leadership(read_from(ports.store), ports.clock).confirm,
-        )
-        self.group_lag = GroupLag(
-            self.groups, self.partitions, self.coordination.view, ports.peers
-        )
-        self.group_upkeep = GroupUpkeep(
-            self.groups, ports.clock, offsets_retention_ms=settings.offsets_retention_ms
+        self.bytes_left = BytesLeft(
+            self.partitions, self.coordination.view, ports.peers, own_id=settings.broker_id
         )
         self.cleaner = Cleaner(
             self.partitions, ports.cleaning, clock=ports.clock,
@@ -157,13 +147,29 @@ class Node:
             free_bytes=lambda: self.disk_guard.space.free_bytes
             - self.disk_guard.space.reserve_bytes,
         )  # fmt: skip
+        self._make_groups(ports)
         self.peer_handlers: dict[str, PeerHandler] = {
             **self.coordination.peer_handlers, **self.replication.handlers,
             ENDS_PATH: self.group_lag.answer,
+            **self.bytes_left.handlers,
         }  # fmt: skip
         """What other brokers may ask of this one, by path below `/v1/internal/`."""
         self._standing: Standing | None = None
         self._let_groups_follow()
+
+    def _make_groups(self, ports: Ports) -> None:
+        self._readable = ReadableTopics(self.coordination.view)
+        self.groups = GroupCoordinator(
+            ports.clock,
+            spawn=lambda name, work: self.tasks.once(work, name=name),
+            is_dead=self.coordination.view.is_tombstoned,
+            topics=self._readable,
+            confirm=Leadership(read_from(ports.store), ports.clock).confirm,
+        )
+        self.group_lag = GroupLag(self.groups, self.partitions, self.coordination.view, ports.peers)
+        self.group_upkeep = GroupUpkeep(
+            self.groups, ports.clock, offsets_retention_ms=self.settings.offsets_retention_ms
+        )
 
     def address_of(self, broker_id: int) -> str | None:
         """Where a broker said it is reached, or None."""
@@ -258,7 +264,7 @@ class Node:
         self.lifecycle.leaving = True
         is_told = await _tell(self.coordination.drain())
         if is_told and self.lifecycle.serving and await self._hand_over():
-            await self._time.sleep(LAST_REFUSALS_S)
+            await self._timing.sleep(LAST_REFUSALS_S)
         self.lifecycle.state = DRAINING
         return is_told
 

@@ -1,4 +1,4 @@
-"""`headrace group ...`: members, what groups have committed, how far behind they are; moving that."""
+"""`headrace group ...`: members, what groups have committed and how far behind; moving that."""
 
 from __future__ import annotations
 

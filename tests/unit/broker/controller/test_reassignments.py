@@ -182,9 +182,9 @@ async def test_a_drained_broker_is_empty_in_the_end_and_gets_nothing_new(brokers
     await node.reassignments.set_cordoned(2, cordoned=True)
     await node.reassignments.apply(node.reassignments.planner().drain([2]))
     await eventually(lambda: brokers.still("orders"))
-    assert all(2 not in now for now in brokers.replicas("orders"))
+    assert all(2 not in held for held in brokers.replicas("orders"))
     await node.create_topic("later", partitions=6, replicas=2)
-    assert all(2 not in now for now in brokers.replicas("later"))
+    assert all(2 not in held for held in brokers.replicas("later"))
     assert node.reassignments.is_cordoned(2)
     with pytest.raises(HeadraceError, match="live brokers"):
         await node.create_topic("three", replicas=3)
@@ -217,14 +217,14 @@ async def test_another_number_of_replicas_keeps_writers_going_meanwhile(brokers:
     await eventually(lambda: brokers.still("orders"))
     assert all(len(record.isr) >= record.min_effective for record in seen)
     await eventually(lambda: all(r.min_isr == 2 for r in brokers.any.records("orders")))
-    assert all(len(now) == 3 for now in brokers.replicas("orders"))
+    assert all(len(held) == 3 for held in brokers.replicas("orders"))
     topic = node.view.topic("orders")
     assert topic is not None
     assert topic.replicas == 3
     fewer = node.reassignments.planner().factor("orders", 1)
     await node.reassignments.apply(fewer)
     await eventually(lambda: brokers.still("orders"))
-    assert all(len(now) == 1 for now in brokers.replicas("orders"))
+    assert all(len(held) == 1 for held in brokers.replicas("orders"))
     await eventually(lambda: all(r.min_isr == 1 for r in brokers.any.records("orders")))
 
 
@@ -237,7 +237,7 @@ async def test_cancelled_half_way_everything_goes_back_to_where_it_was(brokers: 
     wanted = {("orders", at): (2, now[0]) for at, now in enumerate(before)}
     await eventually(lambda: node.reassignments.planner().spread().moves != ())
     await node.reassignments.apply(node.reassignments.planner().by_hand(wanted))
-    await eventually(lambda: all(len(now) == 3 for now in brokers.replicas("orders")))
+    await eventually(lambda: all(len(held) == 3 for held in brokers.replicas("orders")))
     stuck = node.reassignments.progress()
     mine = [status for status in stuck.statuses if status.topic == "orders"]
     assert {status.state for status in mine} == {"copying"}
@@ -256,7 +256,7 @@ async def test_a_target_that_dies_is_named_and_the_old_replicas_go_on(brokers: B
     await eventually(lambda: node.reassignments.planner().spread().moves != ())
     wanted = {("orders", at): (now[0], 2) for at, now in enumerate(before)}
     await node.reassignments.apply(node.reassignments.planner().by_hand(wanted))
-    await eventually(lambda: all(len(now) == 3 for now in brokers.replicas("orders")))
+    await eventually(lambda: all(len(held) == 3 for held in brokers.replicas("orders")))
     await brokers.nodes[2].coordination.stop()
 
     def named() -> bool:
@@ -310,7 +310,7 @@ async def test_whoever_is_controller_next_goes_on(brokers: Brokers) -> None:
     brokers.nodes = {n.coordination.broker_id: n for n in others} | {leaving: first}
     await first.coordination.stop()
     await eventually(lambda: brokers.still("orders"))
-    assert all(leaving not in now for now in brokers.replicas("orders"))
+    assert all(leaving not in held for held in brokers.replicas("orders"))
 
 
 @pytest.mark.parametrize("applied", [False, True])
@@ -332,14 +332,14 @@ async def test_a_controller_that_dies_between_any_two_writes_loses_nothing(
             await dying.round()
             await dying.round()
         await eventually(lambda: brokers.still("orders"))
-        assert all(leaving not in now for now in brokers.replicas("orders"))
+        assert all(leaving not in held for held in brokers.replicas("orders"))
     finally:
         await brokers.stop()
 
 
 async def test_a_cluster_shrinks_to_one_broker_with_its_offsets_topic(brokers: Brokers) -> None:
     await with_topic(brokers, 0, 1, 2, replicas=1)
-    await eventually(lambda: {len(now) for now in brokers.replicas("__offsets")} == {3})
+    await eventually(lambda: {len(held) for held in brokers.replicas("__offsets")} == {3})
     reassignments = brokers.any.coordination.reassignments
     for broker in (2, 1):
         await reassignments.set_cordoned(broker, cordoned=True)
@@ -396,7 +396,7 @@ async def test_leadership_returns_to_the_first_replica_once_it_is_in_sync(
 
 async def test_the_offsets_topic_grows_with_the_cluster(brokers: Brokers) -> None:
     await brokers.start(0)
-    assert {len(now) for now in brokers.replicas("__offsets")} == {1}
+    assert {len(held) for held in brokers.replicas("__offsets")} == {1}
     await brokers.start(1, 2)
-    await eventually(lambda: {len(now) for now in brokers.replicas("__offsets")} == {3})
+    await eventually(lambda: {len(held) for held in brokers.replicas("__offsets")} == {3})
     await eventually(lambda: {r.min_isr for r in brokers.any.records("__offsets")} == {2})

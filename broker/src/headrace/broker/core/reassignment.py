@@ -204,7 +204,7 @@ def copies_needed(assignment: Assignment, eligible: Collection[int]) -> int:
     """A lower bound: no plan evens out replicas over these brokers (racks aside) with fewer
     copies."""
     brokers = frozenset(eligible)
-    counts = Counter(b for now in assignment.values() for b in now if b in brokers)
+    counts = Counter(b for held in assignment.values() for b in held if b in brokers)
     low, rest = divmod(counts.total(), len(eligible))
     over = sum(max(0, counts[b] - (low + (rest > 0))) for b in eligible)
     under = sum(max(0, low - counts[b]) for b in eligible)
@@ -249,7 +249,7 @@ class _State:
     ) -> None:
         self._before = assignment
         # A broker that isn't registered any more is in no rack but its own.
-        self._racks: dict[int, object] = {b: b for now in assignment.values() for b in now}
+        self._racks: dict[int, object] = {b: b for held in assignment.values() for b in held}
         self._racks.update(racks)
         self.eligible = sorted(set(eligible))
         self.replicas: dict[Where, tuple[int, ...]] = dict(assignment)
@@ -287,7 +287,7 @@ class _State:
                 if receiver is None:
                     return _too_few(len(before), len(self.eligible))
                 self._move(where, broker, receiver[0])
-        had, has = (len({self._racks[b] for b in now}) for now in (before, self.replicas[where]))
+        had, has = (len({self._racks[b] for b in held}) for held in (before, self.replicas[where]))
         if has < had and not ignore_racks:
             return (
                 f"its replicas would be in {has} rack(s) instead of {had}: start a broker in"
@@ -494,7 +494,7 @@ class _State:
         by_rack: dict[object, list[int]] = defaultdict(list)
         for broker in self.eligible:
             by_rack[self._racks[broker]].append(broker)
-        factors = Counter(len(now) for now in self._before.values())
+        factors = Counter(len(held) for held in self._before.values())
         total = float(sum(self._counts[broker] for broker in sources))
         room = {
             rack: sum(n * min(-(-f // self._rack_count), len(own)) for f, n in factors.items())

@@ -62,6 +62,10 @@ jitter."""
 
 BACKOFF_MAX_S = 1.0
 
+DEBT_LOOK_S = 0.5
+"""How often a replica that has used its allowance looks whether it has more, at least: the rate may
+be raised meanwhile."""
+
 _responses = msgspec.msgpack.Decoder(ReplicaResponse)
 
 
@@ -104,6 +108,7 @@ class LeaderLoop:
         self._is_waiting = False
         self._work = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._lister: asyncio.Task[None] | None = None
         self._begin_anew()
 
     def __len__(self) -> int:
@@ -143,7 +148,12 @@ class LeaderLoop:
 
     def _list_anew(self, where: TopicIdPartition) -> None:
         followed = self._parts.get(where)
-        if followed is not None:
+        if followed is None:
+            return
+        debt_s = self._debt_s(followed.partition)
+        if debt_s > 0:
+            self._list_later(where, min(debt_s, DEBT_LOOK_S))
+        else:
             followed.listed_end = -1
             self._list(where)
 
@@ -164,10 +174,11 @@ class LeaderLoop:
         except HeadraceError as error:
             log.debug("broker %d can't be hurried: %s", self.leader_id, error)
 
-    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+    def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     # --- the loop ---------------------------------------------------------------------------------
 
@@ -308,17 +319,14 @@ class LeaderLoop:
             followed.failures += 1
             self._list_later(where, self._pause_s(followed.failures))
         elif following is Next.LIST:
-            wait_s = self._charge(followed.partition, result.length)
-            followed.listed_end = -1
-            if wait_s > 0:
-                self._list_later(where, wait_s)
-            else:
-                self._list(where)
+            if self._is_throttled(followed.partition):
+                context.throttle.charge(result.length, context.clock.monotonic())
+            self._list_anew(where)
 
-    def _charge(self, partition: Partition, size_bytes: int) -> float:
-        if not size_bytes or not self._is_throttled(partition):
+    def _debt_s(self, partition: Partition) -> float:
+        if not self._is_throttled(partition):
             return 0.0
-        return self._context.throttle.charge(size_bytes, self._context.clock.monotonic())
+        return self._context.throttle.debt_s(self._context.clock.monotonic())
 
     async def _follow_start(self, followed: Followed, result: ReplicaResult) -> None:
         """Gives up what the leader gave up by retention or a request (delete-records)."""
@@ -332,8 +340,8 @@ class LeaderLoop:
 
     def _list_later(self, where: TopicIdPartition, pause_s: float) -> None:
         self._later[where] = self._context.clock.monotonic() + pause_s
-        if len(self._later) == 1:
-            self._spawn(self._list_in_time())
+        if self._lister is None or self._lister.done():
+            self._lister = self._spawn(self._list_in_time())
 
     async def _list_in_time(self) -> None:
         """Lists what was put off, each when it is due."""

@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from headrace.broker.clock import Clock
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.timing import TimeSource
+from headrace.broker.controller.view import ClusterChanged, ViewEvent
+from headrace.broker.core import cluster_config
 from headrace.broker.core.model import Generation, PartitionRecord
 from headrace.broker.core.quota import ByteRate
 from headrace.broker.core.replica_set import LeaderLog
@@ -102,8 +104,15 @@ class Replication:
             require_room=self._require_room, throttle=self.throttle, chance=self._chance,
         )  # fmt: skip
         self._spawn = spawn
+        self._coordination.view.listen(self._on_event)
         spawn(self.isr.run(), "isr")
         spawn(self._look_for_ever(), "replica-lag")
+
+    def _on_event(self, event: ViewEvent) -> None:
+        if isinstance(event, ClusterChanged):
+            rate = cluster_config.resolve(event.cluster.config).reassignment_throttle
+            # A rate of 0 can't be divided by; a byte a second is as good as nothing.
+            self.throttle.configure(rate or 1, now_s=self._clock.monotonic())
 
     def stop(self) -> None:
         """Answers the followers that wait; the tasks are whoever's who spawned them."""

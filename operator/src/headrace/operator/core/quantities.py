@@ -22,11 +22,15 @@ def parse(value: str | int) -> Fraction | None:
     number = Fraction(Decimal(digits))
     if exponent is not None:
         power = int(exponent)
-        return number * 10**power if power >= 0 else number / 10**-power
+        return _scaled(number, power)
     if suffix and suffix.endswith("i"):
-        return number * 1024 ** (_BINARY.index(suffix[0]) + 1)
-    power = 3 * _POWERS[suffix or ""]
-    return number * 10**power if power >= 0 else number / 10**-power
+        return number * (1 << 10 * (_BINARY.index(suffix[0]) + 1))
+    return _scaled(number, 3 * _POWERS[suffix or ""])
+
+
+def _scaled(number: Fraction, power: int) -> Fraction:
+    factor: int = 10 ** abs(power)
+    return number * factor if power >= 0 else number / factor
 
 
 def equal(one: str | int, other: str | int) -> bool:
