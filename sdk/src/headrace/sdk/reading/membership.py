@@ -16,7 +16,7 @@ import asyncio
 import logging
 import re
 import secrets
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from headrace.protocol.errors import HeadraceError
@@ -196,16 +196,15 @@ class Membership:
         attempt = 0
         while True:
             self._urgent.clear()
-            beat = asyncio.ensure_future(self._beat())
             try:
-                await self._first_of(beat)
+                await self._first_of(self._tasks.spawn(self._beat()))
                 attempt = 0
             except HeadraceError as error:
                 if not error.retriable and error.code != "internal":
                     raise
                 attempt += 1
                 log.debug("group %s: heartbeat failed: %s", self._settings.group, error)
-                await self._first_of(asyncio.ensure_future(self._calls.rest(error, attempt)))
+                await self._first_of(self._tasks.spawn(self._calls.rest(error, attempt)))
             if self._step is not None and self._step.done():
                 step, self._step = self._step, None
                 step.result()
@@ -228,7 +227,7 @@ class Membership:
         if work.done():
             work.result()
         else:
-            self._tasks.spawn(_ignoring(work))
+            work.add_done_callback(_note_end)
 
     async def _beat(self) -> None:
         member_id, version = self.member_id, self._topics_version
@@ -303,11 +302,9 @@ class Membership:
                 self._urgent.set()
 
 
-async def _ignoring(work: Awaitable[None]) -> None:
+def _note_end(work: asyncio.Future[None]) -> None:
     """The end of a request that nobody waits for any more."""
-    try:
-        await work
-    except HeadraceError as error:
+    if not work.cancelled() and (error := work.exception()) is not None:
         log.debug("an older heartbeat ended: %s", error)
 
 
