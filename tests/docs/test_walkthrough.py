@@ -10,10 +10,12 @@ import sys
 import time
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
+from headrace.sdk import sync
 from testkit.walkthrough import Step, matches, steps_of
 
 ROOT = Path(__file__).parents[2]
@@ -23,19 +25,22 @@ PAGES = [
 READY_WITHIN_S = 30
 STEP_WITHIN_S = 30
 DOCUMENTED_PORT = 9420
+BROKERS = 3
 
 
-def _free_port() -> int:
-    """The lower of two neighbouring ports that nobody listens on."""
+def _free_ports() -> int:
+    """The lowest of six neighbouring ports that nobody listens on: two for each broker."""
     while True:
-        with socket.socket() as first, socket.socket() as second:
+        with ExitStack() as held:
+            first = held.enter_context(socket.socket())
             first.bind(("127.0.0.1", 0))
             port: int = first.getsockname()[1]
             try:
-                second.bind(("127.0.0.1", port + 1))
-                return port
+                for further in range(port + 1, port + 2 * BROKERS):
+                    held.enter_context(socket.socket()).bind(("127.0.0.1", further))
             except (OSError, OverflowError):
                 continue
+            return port
 
 
 def _environment(port: int) -> dict[str, str]:
@@ -66,14 +71,15 @@ def page(request: pytest.FixtureRequest) -> Path:
     return found
 
 
-@pytest.fixture
-def port(tmp_path: Path, page: Path) -> Iterator[int]:
-    """The port of a fresh broker, started as the README says."""
-    port = _free_port()
+@pytest.fixture(scope="module")
+def port_of_all(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """The first port of a cluster that was started as the README says."""
+    folder = tmp_path_factory.mktemp("walkthrough")
+    port = _free_ports()
     process = subprocess.Popen(
-        ["headrace", "dev", "--data-dir", str(tmp_path / "data"), "--port", str(port)],
+        ["headrace", "dev", "--data-dir", str(folder / "data"), "--port", str(port)],
         env=_environment(port),
-        cwd=tmp_path,
+        cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -90,9 +96,21 @@ def port(tmp_path: Path, page: Path) -> Iterator[int]:
             process.communicate()
 
 
+@pytest.fixture
+def port(port_of_all: int) -> Iterator[int]:
+    """The same without anybody's topics and groups: each page begins anew."""
+    yield port_of_all
+    with sync.Admin(f"http://127.0.0.1:{port_of_all}") as admin:
+        for group in admin.list_groups().groups:
+            admin.delete_group(group.group)
+        for topic in admin.list_topics().topics:
+            if not topic.internal:
+                admin.delete_topic(topic.name)
+
+
 def _run(step: Step, *, port: int, folder: Path) -> str:
     """What the step prints, with the ports that the page knows."""
-    ports = {str(DOCUMENTED_PORT + n): str(port + n) for n in (0, 1)}
+    ports = {str(DOCUMENTED_PORT + n): str(port + n) for n in range(2 * BROKERS)}
     source = step.source
     for documented, real in ports.items():
         source = source.replace(f"127.0.0.1:{documented}", f"127.0.0.1:{real}")
