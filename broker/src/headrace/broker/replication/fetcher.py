@@ -142,6 +142,8 @@ class LeaderLoop:
         partition = followed.partition
         if partition.written_end < partition.log.end_offset:
             partition.replica_appended()  # told once it is synced (R13)
+        elif (debt_s := self._debt_s(partition)) > 0:
+            self._list_later(where, min(debt_s, DEBT_LOOK_S))
         elif followed.listed_end != partition.log.end_offset:
             self._unlisted[where] = None
             self._wake()
@@ -150,12 +152,8 @@ class LeaderLoop:
         followed = self._parts.get(where)
         if followed is None:
             return
-        debt_s = self._debt_s(followed.partition)
-        if debt_s > 0:
-            self._list_later(where, min(debt_s, DEBT_LOOK_S))
-        else:
-            followed.listed_end = -1
-            self._list(where)
+        followed.listed_end = -1
+        self._list(where)
 
     def _wake(self) -> None:
         self._work.set()
@@ -276,8 +274,10 @@ class LeaderLoop:
         return PART_BYTES
 
     def _is_throttled(self, partition: Partition) -> bool:
-        record = partition.record
-        return record is not None and self._context.me.broker_id in record.adding
+        """Being added and not in sync yet: who is in the ISR mustn't hold the others back, though
+        its move may take long on account of other replicas."""
+        record, me = partition.record, self._context.me.broker_id
+        return record is not None and me in record.adding and record.in_isr(me) is None
 
     # --- answers ----------------------------------------------------------------------------------
 
