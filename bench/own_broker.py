@@ -1,4 +1,4 @@
-"""A broker for the bench scripts: started in a temporary folder, watched through /proc."""
+"""Brokers for the bench scripts: started in a temporary folder, watched through /proc."""
 
 from __future__ import annotations
 
@@ -54,7 +54,18 @@ async def own_broker(
     folder: Path, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[DevCluster]:
     """A broker on free ports over `folder`; stopped cleanly afterwards."""
-    plan = plan_cluster(brokers=1, data_dir=folder / "data", port=free_port_pair())
+    async with own_cluster(folder, brokers=1, environment=environment) as cluster:
+        yield cluster
+
+
+@contextlib.asynccontextmanager
+async def own_cluster(
+    folder: Path, *, brokers: int, environment: Mapping[str, str] | None = None
+) -> AsyncIterator[DevCluster]:
+    """Brokers on free ports over `folder`; stopped cleanly afterwards. Who dies is started again
+    after a second."""
+    port = free_port_pair(brokers=brokers)
+    plan = plan_cluster(brokers=brokers, data_dir=folder / "data", port=port)
     cluster = DevCluster(plan, environment=environment, log_path=folder / "broker.log", quiet=True)
     async with cluster:
         yield cluster

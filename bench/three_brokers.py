@@ -1,0 +1,338 @@
+"""Three brokers: what replication costs, what a death costs, how fast a replica is copied.
+
+    python bench/three_brokers.py [--only PART] [--rounds N] [--json FILE]
+
+rate      acks=all on three replicas beside acks=1 on one broker, in pairs
+kill      SIGKILL of a leader under load: from the kill to the next acknowledged record
+stop      the same by SIGTERM: the longest pause, and whether a send failed
+copy      a replica of 1 GB is added, unthrottled and throttled
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import signal
+import statistics
+import sys
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from own_broker import data_folder, own_cluster, usage_of
+
+from headrace.cli import tables
+from headrace.cli.bench.produce_rate import Load, ProduceMode, measure_produce
+from headrace.cli.bench.workload import POOL_RECORDS, make_values
+from headrace.cli.dev_cluster import DevCluster
+from headrace.cli.output import print_tables
+from headrace.protocol.errors import HeadraceError
+from headrace.sdk import Admin, Producer
+
+VALUE_BYTES = 100
+PAIRS = 5
+RECORDS = 500_000
+LISTS_OF = 10_000
+KILLS = 20
+STOPS = 6
+PARTITIONS = 6
+LOAD_PAUSE_S = 0.002
+"""Between two sends of a writer: about 300 records a second and partition."""
+
+COPY_BYTES = 1_000_000_000
+COPY_ROUNDS = 3
+THROTTLE_BYTES_PER_S = 50_000_000
+IN_SYNC_TIMEOUT_S = 60.0
+_names = itertools.count()
+
+Figures = dict[str, object]
+
+
+# --- rate -----------------------------------------------------------------------------------------
+
+
+async def rate(folder: Path, rounds: int) -> Figures:
+    """In turn on both clusters, which run side by side; the first pair is dropped."""
+    async with (
+        own_cluster(folder / "one", brokers=1) as one,
+        own_cluster(folder / "three", brokers=3) as three,
+    ):
+        pairs: list[tuple[dict[str, float], dict[str, float]]] = []
+        for number in range(rounds + 1):
+            alone = await produce(one, replicas=1, acks="1")
+            copied = await produce(three, replicas=3, acks="all")
+            if number:
+                pairs.append((alone, copied))
+                say(f"pair {number}: {share(pairs[-1]):.2f}")
+    alone, copied = (list(each) for each in zip(*pairs, strict=True))
+    return {
+        "one broker, acks=1: records/s": spread([each["records_per_s"] for each in alone]),
+        "three, acks=all: records/s": spread([each["records_per_s"] for each in copied]),
+        "share, pair by pair": spread([share(pair) for pair in pairs], digits=2),
+        "one: brokers' CPU us a record": spread([each["cpu_us"] for each in alone], digits=2),
+        "three: brokers' CPU us a record": spread([each["cpu_us"] for each in copied], digits=2),
+        "client CPU us a record, one and three": [
+            spread([each["client_cpu_us_per_record"] for each in side], digits=2)
+            for side in (alone, copied)
+        ],
+    }
+
+
+def share(pair: tuple[dict[str, float], dict[str, float]]) -> float:
+    """The replicated rate over the other."""
+    return pair[1]["records_per_s"] / pair[0]["records_per_s"]
+
+
+async def produce(cluster: DevCluster, *, replicas: int, acks: str) -> dict[str, float]:
+    """`send_many` into one partition, flushed every second on both sides."""
+    topic = f"rate-{next(_names)}"
+    async with Admin(cluster.bootstrap) as admin:
+        config = {"flush.policy": "interval"}
+        await admin.create_topic(topic, partitions=1, replicas=replicas, config=config)
+        async with Producer(cluster.bootstrap, acks=acks) as producer:
+            load = Load(
+                topic=topic, records=RECORDS, size_bytes=VALUE_BYTES,
+                mode=ProduceMode.SEND_MANY, batch=LISTS_OF, senders=1,
+            )  # fmt: skip
+            await producer.send_many(topic, make_values(1_000, VALUE_BYTES))
+            cpu_s = brokers_cpu_s(cluster)
+            figures = await measure_produce(producer, load)
+            await in_sync(admin, topic, replicas)
+            figures["cpu_us"] = (brokers_cpu_s(cluster) - cpu_s) / RECORDS * 1e6
+        found = await admin.offsets({(topic, 0): "latest"})
+        assert [end.offset for end in found.values()] == [RECORDS + 1_000], found
+        await admin.delete_topic(topic)
+    return figures
+
+
+def brokers_cpu_s(cluster: DevCluster) -> float:
+    """CPU time of all brokers so far."""
+    pids = [cluster.pid(broker.broker_id) for broker in cluster.plan.brokers]
+    return sum(usage_of(pid).cpu_s for pid in pids if pid is not None)
+
+
+# --- kill and stop --------------------------------------------------------------------------------
+
+
+@dataclass
+class Writing:
+    """Writers, one a partition, each awaiting each record; when each was acknowledged."""
+
+    bootstrap: str
+    topic: str
+    acknowledged: dict[int, list[float]] = field(default_factory=dict)
+    failures: list[HeadraceError] = field(default_factory=list)
+    _done: bool = False
+
+    @contextlib.asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """All write while the block runs."""
+        async with Producer(self.bootstrap, delivery_timeout=60) as producer:
+            writers = [
+                asyncio.create_task(self._write(producer, index)) for index in range(PARTITIONS)
+            ]
+            try:
+                yield
+            finally:
+                self._done = True
+                await asyncio.gather(*writers)
+
+    async def _write(self, producer: Producer, partition: int) -> None:
+        times = self.acknowledged.setdefault(partition, [])
+        value = b"x" * VALUE_BYTES
+        while not self._done:
+            try:
+                await producer.send(self.topic, value, partition=partition)
+            except HeadraceError as error:
+                self.failures.append(error)
+            else:
+                times.append(time.perf_counter())
+            await asyncio.sleep(LOAD_PAUSE_S)
+
+    def next_after(self, partition: int, at: float) -> float:
+        """Seconds from a moment to the next acknowledgement."""
+        return next(each for each in self.acknowledged[partition] if each > at) - at
+
+    def longest_pause_s(self, partition: int, since: float) -> float:
+        """Between two acknowledgements, from a moment on."""
+        times = [since, *(each for each in self.acknowledged[partition] if each > since)]
+        return max(after - before for before, after in itertools.pairwise(times))
+
+    def acknowledged_since(self, at: float) -> bool:
+        """Whether each partition has taken a record since."""
+        return all(times and times[-1] > at for times in self.acknowledged.values())
+
+
+async def deaths(folder: Path, number: int, how: signal.Signals) -> tuple[Writing, list[Figures]]:
+    """So many leaders end, one after the other, each once everything is in sync again."""
+    found: list[Figures] = []
+    async with own_cluster(folder, brokers=3) as cluster, Admin(cluster.bootstrap) as admin:
+        await admin.create_topic("load", partitions=PARTITIONS, replicas=3)
+        writing = Writing(cluster.bootstrap, "load")
+        async with writing.running():
+            await asyncio.sleep(1)
+            for turn in range(number):
+                found.append(await end_one(cluster, admin, writing, turn, how))
+                say(f"{turn + 1}: {found[-1]}")
+    return writing, found
+
+
+async def end_one(
+    cluster: DevCluster, admin: Admin, writing: Writing, turn: int, how: signal.Signals
+) -> Figures:
+    """One broker's end, and its return; each broker that leads something in turn."""
+    topic = await admin.describe_topic("load")
+    leaders = sorted({part.leader for part in topic.partitions if part.leader is not None})
+    victim = leaders[turn % len(leaders)]
+    led = [part.partition for part in topic.partitions if part.leader == victim]
+    was_controller = (await admin.describe_cluster()).controller_id == victim
+    pid = cluster.pid(victim)
+    assert pid is not None
+    at = time.perf_counter()
+    os.kill(pid, how)
+    while not writing.acknowledged_since(at):
+        await asyncio.sleep(0.01)
+    await cluster.back(victim, pid)
+    await in_sync(admin, "load", 3)
+    await asyncio.sleep(0.5)
+    return {
+        "controller": was_controller,
+        "partitions led": len(led),
+        "next s": max(writing.next_after(partition, at) for partition in led),
+        "pause s": max(writing.longest_pause_s(partition, at) for partition in range(PARTITIONS)),
+    }
+
+
+async def in_sync(admin: Admin, topic: str, replicas: int) -> None:
+    """Until each partition has so many replicas in sync."""
+    async with asyncio.timeout(IN_SYNC_TIMEOUT_S):
+        while True:
+            found = await admin.describe_topic(topic)
+            if all(part.leader is not None and len(part.isr) == replicas
+                   for part in found.partitions):  # fmt: skip
+                return
+            await asyncio.sleep(0.02)
+
+
+async def kill(folder: Path, rounds: int) -> Figures:
+    """Each time the worst of the partitions that the victim led."""
+    writing, found = await deaths(folder, rounds or KILLS, signal.SIGKILL)
+    waits = [float(str(each["next s"])) for each in found]
+    of_controller = [w for w, each in zip(waits, found, strict=True) if each["controller"]]
+    return {
+        "leaders killed": len(found),
+        "next acknowledged record s": spread(waits, digits=2),
+        "when it was the controller s": spread(of_controller, digits=2) if of_controller else "-",
+        "failed sends": len(writing.failures),
+    }
+
+
+async def stop(folder: Path, rounds: int) -> Figures:
+    """The longest pause of any partition around each stop and start."""
+    writing, found = await deaths(folder, rounds or STOPS, signal.SIGTERM)
+    return {
+        "leaders stopped": len(found),
+        "longest pause s": spread([float(str(each["pause s"])) for each in found], digits=3),
+        "failed sends": len(writing.failures),
+        "records acknowledged": sum(map(len, writing.acknowledged.values())),
+    }
+
+
+# --- copy -----------------------------------------------------------------------------------------
+
+
+async def copy(folder: Path, rounds: int) -> Figures:
+    """Partitions with two replicas get the third: unthrottled, then with a bound."""
+    async with own_cluster(folder, brokers=3) as cluster, Admin(cluster.bootstrap) as admin:
+        await fill(cluster, admin)
+        free, bound = [], []
+        for _ in range(rounds or COPY_ROUNDS):
+            free.append(await copied_per_s(admin, throttle=-1))
+            say(f"unthrottled: {free[-1] / 1e6:.0f} MB/s")
+        bound.append(await copied_per_s(admin, throttle=THROTTLE_BYTES_PER_S))
+    return {
+        "bytes copied": COPY_BYTES,
+        "unthrottled MB/s": spread([each / 1e6 for each in free]),
+        f"bound to {THROTTLE_BYTES_PER_S / 1e6:.0f} MB/s": spread(
+            [b / 1e6 for b in bound], digits=1
+        ),
+    }
+
+
+async def fill(cluster: DevCluster, admin: Admin) -> None:
+    """One partition on brokers 0 and 1."""
+    await admin.create_topic("copied", partitions=1, replicas=2)
+    await admin.reassign({("copied", 0): [0, 1]})
+    await moved(admin)
+    values = make_values(POOL_RECORDS, VALUE_BYTES)
+    async with Producer(cluster.bootstrap) as producer:
+        for _ in range(COPY_BYTES // (POOL_RECORDS * VALUE_BYTES)):
+            await producer.send_many("copied", values)
+
+
+async def copied_per_s(admin: Admin, *, throttle: int) -> float:
+    """Adds broker 2 and takes it away again."""
+    size = (await admin.describe_topic("copied")).partitions[0].size_bytes or 0
+    began = time.perf_counter()
+    await admin.reassign({("copied", 0): [0, 1, 2]}, throttle=throttle)
+    await in_sync(admin, "copied", 3)
+    took_s = time.perf_counter() - began
+    await moved(admin)
+    await admin.reassign({("copied", 0): [0, 1]}, throttle=-1)
+    await moved(admin)
+    await asyncio.sleep(1)
+    return size / took_s
+
+
+async def moved(admin: Admin) -> None:
+    """Until nothing is being moved any more."""
+    while (await admin.reassignments()).state != "none":
+        await asyncio.sleep(0.05)
+
+
+# --- all ------------------------------------------------------------------------------------------
+
+
+def spread(values: list[float], *, digits: int = 0) -> str:
+    """Median (smallest-largest)."""
+    shown = [
+        f"{each:,.{digits}f}" for each in (statistics.median(values), min(values), max(values))
+    ]
+    return f"{shown[0]} ({shown[1]}-{shown[2]})"
+
+
+def say(text: str) -> None:
+    """Progress, for people."""
+    print(text, file=sys.stderr, flush=True)
+
+
+PARTS = {"rate": rate, "kill": kill, "stop": stop, "copy": copy}
+
+
+async def main() -> None:
+    """Measure what is asked for, show it."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--rounds", type=int, default=0, help="else each part's own number")
+    parser.add_argument("--json", type=Path, metavar="FILE")
+    options = parser.parse_args()
+    found: dict[str, Figures] = {}
+    for name, measure in PARTS.items():
+        if options.only in (None, name):
+            with data_folder() as folder:
+                rounds = options.rounds or (PAIRS if name == "rate" else 0)
+                found[name] = await measure(folder, rounds)
+    rows = [(name, key, value) for name, part in found.items() for key, value in part.items()]
+    title = f"three brokers, {len(os.sched_getaffinity(0))} cores: median (smallest-largest)"
+    print_tables(title, tables.table(("part", "figure", ">value"), rows))
+    if options.json:
+        options.json.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
