@@ -275,11 +275,15 @@ class ReplicaServer:
         return data
 
     def _add_moved(self, session: FollowerSession, answer: _Answer) -> None:
-        """Says how far partitions are committed of which there is nothing else to say."""
+        """Says how far partitions are committed of which there is nothing else to say. Only of
+        logs that were compared: a follower takes its own records for committed by it (R14). Who
+        wasn't looked at yet is told then."""
         for listing in list(session.moved)[: RESULTS_MAX - len(answer.results)]:
             del session.moved[listing]
             partition, part = listing.partition, listing.part
             if partition is None or part is None or not partition.leading:
+                continue
+            if not listing.is_validated or part.leader_epoch != partition.leader_epoch:
                 continue
             answer.results.append(
                 ReplicaResult(
