@@ -12,6 +12,7 @@ import asyncio
 import datetime
 import json
 import random
+import ssl
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import Any
 import yaml
 from aiohttp import web
 
-from apiserver import answers, discovery, paths, rbac, tables
+from apiserver import answers, discovery, forwarding, paths, rbac, tables
 from apiserver.answers import ApiError, Json
 from apiserver.faults import Fault, Faults
 from apiserver.lifecycle import DeleteOptions, Lifecycle
@@ -131,18 +132,20 @@ class ApiServer:
         """Where it listens."""
         return self._url
 
-    async def start(self, *, host: str = "127.0.0.1", port: int = 0) -> None:
-        """Listens; port 0: one that is free."""
+    async def start(
+        self, *, host: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+    ) -> None:
+        """Listens; port 0: one that is free. `tls`: over HTTPS."""
         app = web.Application(client_max_size=8 << 20)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(
             app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )
         await self._runner.setup()
-        site = web.TCPSite(self._runner, host, port)
+        site = web.TCPSite(self._runner, host, port, ssl_context=tls)
         await site.start()
         bound = self._runner.addresses[0]
-        self._url = f"http://{host}:{bound[1]}"
+        self._url = f"{'https' if tls else 'http'}://{host}:{bound[1]}"
 
     async def stop(self) -> None:
         """Ends all connections; the state stays, so `start` may follow."""
@@ -179,14 +182,24 @@ class ApiServer:
         self.state.restore(saved)
         self.watches.drop()
 
-    def write_kubeconfig(self, path: Path, *, token: str = "admin", namespace: str = "") -> Path:
-        """A kubeconfig for this server, and its path."""
+    def write_kubeconfig(
+        self,
+        path: Path,
+        *,
+        token: str = "admin",
+        namespace: str = "",
+        authority: Path | None = None,
+    ) -> Path:
+        """A kubeconfig for this server, and its path. `authority`: file with its certificate."""
+        cluster = {"server": self.url}
+        if authority is not None:
+            cluster["certificate-authority"] = str(authority)
         context = {"cluster": "emulator", "user": "user", "namespace": namespace or "default"}
         config = {
             "apiVersion": "v1",
             "kind": "Config",
             "current-context": "emulator",
-            "clusters": [{"name": "emulator", "cluster": {"server": self.url}}],
+            "clusters": [{"name": "emulator", "cluster": cluster}],
             "users": [{"name": "user", "user": {"token": token}}],
             "contexts": [{"name": "emulator", "context": context}],
         }
@@ -202,6 +215,8 @@ class ApiServer:
             return web.json_response(error.status, status=error.code, headers=error.headers)
 
     async def _serve(self, request: web.Request) -> web.StreamResponse:
+        if aim := forwarding.proxied(request.path):
+            return await self._proxy(request, aim)
         target = paths.parse(request.path)
         if target is None:
             if request.path in ("/healthz", "/livez", "/readyz"):
@@ -231,6 +246,14 @@ class ApiServer:
             if fault.action != "pass":
                 return await self._fail(request, fault)
         return response
+
+    async def _proxy(self, request: web.Request, aim: forwarding.Proxied) -> web.StreamResponse:
+        user = rbac.user_of(request.headers.get("Authorization", "").partition(" ")[2].strip())
+        target = Target("", "v1", aim.plural, aim.namespace, aim.name, "proxy")
+        self._authorise(user, paths.verb_of(request.method, target, {}), target)
+        host, port = forwarding.address_of(self.state, aim)
+        query = f"?{request.query_string}" if request.query_string else ""
+        return await forwarding.forward(request, f"http://{host}:{port}{aim.rest}{query}")
 
     async def _fail(self, request: web.Request, fault: Fault) -> web.StreamResponse:
         if fault.action == "answer":
@@ -383,6 +406,9 @@ class ApiServer:
                 return None
             case "scale" if call.resource.scale:
                 return await self._scale(call)
+            case "log" if call.resource.kind == "Pod":
+                url = forwarding.log_url(self.state, target.namespace, target.name, call.query)
+                return await forwarding.forward(call.request, url)
             case "eviction" if call.verb == "create":
                 evict(self.lifecycle, call.resource, call.ref)
                 return web.json_response(answers.success({}), status=201)
