@@ -198,9 +198,7 @@ class Nodes:
             if found is None:
                 await self._collect_pods(node)
                 continue
-            taints = [
-                {"key": UNREACHABLE, "effect": effect} for effect in ("NoSchedule", "NoExecute")
-            ]
+            taints = [{"key": UNREACHABLE, "effect": "NoSchedule"}]
             with contextlib.suppress(Refused):
                 if not found["spec"].get("taints"):
                     found = await self._caches.patch(found, {"spec": {"taints": taints}})

@@ -84,7 +84,7 @@ class PodRun:
 
     def log_path(self, container: str) -> Path:
         """Where a container's output is."""
-        return self.folder / f"{container}.log"
+        return Path(self.folder, f"{container}.log")
 
     def signal(self, number: int) -> None:
         """A signal to every process, as by a person on the node."""
