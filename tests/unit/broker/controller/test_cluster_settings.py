@@ -9,8 +9,10 @@ import pytest
 
 from headrace.broker.controller.topics import NewTopic
 from headrace.broker.core.model import Member, TopicObject
+from headrace.broker.core.topic_config import resolve
 from headrace.broker.store.memory import Call, Fate, MemoryCluster, MemoryStore
 from headrace.protocol.errors import InvalidConfig, InvalidName, InvalidRequest, TopicExists
+from headrace.protocol.names import OFFSETS_TOPIC
 from testkit.coordination import Node, start_node
 
 
@@ -50,6 +52,22 @@ async def test_a_changed_minimum_comes_into_every_record(three: list[Node]) -> N
     assert {r.min_isr for r in three[1].records("one")} == {1}
     await asked.alter_cluster_config({"min.insync.replicas": None})
     await until(lambda: {r.min_isr for r in three[1].records("three")} == {2})
+
+
+async def test_defaults_that_lose_records_dont_reach_the_offsets_of_groups(
+    three: list[Node],
+) -> None:
+    asked = three[1].coordination
+    await asked.create_topic("orders", partitions=2, replicas=3)
+    await asked.alter_cluster_config(
+        {"unclean.leader.election.enable": True, "record.ttl.ms": 1000}
+    )
+    await until(lambda: {r.unclean for r in three[1].records("orders")} == {True})
+    assert {r.unclean for r in three[1].records(OFFSETS_TOPIC)} == {False}
+    offsets, cluster = asked.view.topic(OFFSETS_TOPIC), asked.view.cluster
+    assert offsets is not None
+    assert cluster is not None
+    assert resolve(offsets.config, cluster.config, replicas=3).record_ttl_ms == -1
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,16 @@ from headrace.protocol.names import OFFSETS_TOPIC
 log = logging.getLogger(__name__)
 
 OFFSETS_PARTITIONS = 16
-OFFSETS_CONFIG: Mapping[str, ConfigValue] = {"cleanup.policy": "compact", "segment.bytes": 16 << 20}
-"""Only closed segments are compacted, and what isn't is replayed by the next leader: small ones."""
+OFFSETS_CONFIG: Mapping[str, ConfigValue] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": 16 << 20,
+    "unclean.leader.election.enable": False,
+    "record.ttl.ms": -1,
+    "min.compaction.lag.ms": 0,
+}
+"""Only closed segments are compacted, and what isn't is replayed by the next leader: small ones.
+Members and offsets are never lost by a choice made for other topics, so what the cluster's defaults
+say of elections and expiry doesn't count here (G1)."""
 
 TERM_PERIOD_S = 60.0
 """How often the store's term is raised while nothing else happens."""
