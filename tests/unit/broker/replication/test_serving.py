@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -119,3 +120,17 @@ async def test_how_far_is_committed_is_told_only_of_logs_that_were_compared(
     assert other.high_watermark == 2
     assert found[0].length > 0
     assert 1 not in found or found[1].diverging_end == 1
+
+
+async def test_a_new_replica_that_fetches_before_the_leader_has_heard_of_it_is_counted_then(
+    led: Led,
+) -> None:
+    partition = led.partition(0)
+    known = replace(record_of(0), replicas=(LEADER, IN_SYNC))
+    partition.become_leader(known)
+    assert partition.replicas is not None
+    assert not await led.fetch(BEHIND, part(0, 0, -1))
+    assert BEHIND not in partition.replicas.followers
+    partition.become_leader(replace(record_of(0), partition_epoch=EPOCH + 1))
+    await led.fetch(BEHIND)
+    assert partition.replicas.followers[BEHIND].offset == 0

@@ -143,10 +143,15 @@ class Partition:
     def _take_record(self, record: PartitionRecord) -> None:
         """The store's record has changed within the epoch: the ISR, the minimum, the replicas."""
         replicas = self.replicas
-        if replicas is None or not replicas.take(record):
+        if replicas is None:
+            return
+        before = replicas.record.replicas
+        if not replicas.take(record):
             return
         self.record = record
         self.replicas_changed()
+        if not set(record.replicas) <= set(before):
+            self._tell_followers()  # one of them may have fetched before it was known for one
         if not replicas.has_minimum:
             self._commits.fail(
                 NotEnoughReplicas(

@@ -227,8 +227,7 @@ class ReplicaServer:
             result.diverging_epoch, result.diverging_end = verdict.epoch, verdict.end_offset
             return None
         if not listing.is_validated:
-            listing.is_validated = True
-            self._count(listing, part, partition)
+            listing.is_validated = self._count(listing, part, partition)
         result.high_watermark = partition.high_watermark
         if part.offset >= log.end_offset:
             if not listing.is_idle:
@@ -237,11 +236,12 @@ class ReplicaServer:
             return None
         return await self._read(part, partition, result, room)
 
-    def _count(self, listing: Listing, part: ReplicaPart, partition: Partition) -> None:
-        """The follower has the leader's log up to its offset (R14)."""
+    def _count(self, listing: Listing, part: ReplicaPart, partition: Partition) -> bool:
+        """The follower has the leader's log up to its offset (R14); False if this broker hasn't
+        read yet that it is a replica: it is counted when it has."""
         replicas, session = partition.replicas, listing.session
-        if replicas is None:
-            return
+        if replicas is None or session.broker_id not in replicas.record.replicas:
+            return False
         replicas.fetched(
             session.broker_id, generation=session.generation, session=session.session,
             offset=part.offset, end_offset=partition.log.end_offset, now_s=session.seen_s,
@@ -251,6 +251,7 @@ class ReplicaServer:
         member = replicas.record.in_isr(session.broker_id)
         if member is None or member.generation != session.generation:
             self._consider(partition)
+        return True
 
     async def _read(
         self, part: ReplicaPart, partition: Partition, result: ReplicaResult, room: int

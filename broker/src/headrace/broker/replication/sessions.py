@@ -25,7 +25,8 @@ class Listing:
         self.part: ReplicaPart | None = None
         self.partition: Partition | None = None
         self.is_validated = False
-        """Whether this listing's offset was taken for the follower's progress (R14)."""
+        """Whether this listing's log was compared and its offset taken for the follower's progress
+        (R14)."""
         self.is_idle = False
         """Whether the follower had all there was when it was last looked at."""
 
