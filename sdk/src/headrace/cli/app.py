@@ -59,6 +59,7 @@ def headrace(
 
 app.command()(dev.dev)
 app.command()(dev.broker)
+app.command()(dev.operator)
 app.add_typer(topic_app, name="topic")
 app.command()(produce)
 app.command()(consume)

@@ -1,8 +1,9 @@
-"""`headrace dev` and `headrace broker`: start brokers as processes of their own."""
+"""`headrace dev`, `headrace broker`, `headrace operator`: start processes of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import signal
 import sys
@@ -116,5 +117,15 @@ def broker(
     command = [sys.executable, "-P", "-m", "headrace.broker"]
     if config is not None:
         command += ["--config", str(config)]
+    sys.stdout.flush()
+    os.execv(command[0], command)
+
+
+def operator() -> None:
+    """Run the Kubernetes operator, configured by the environment (HEADRACE_OPERATOR_...)."""
+    if not all(importlib.util.find_spec(name) for name in ("headrace.operator", "kopf")):
+        hint = "pip install 'headrace[operator]'"
+        fail(f"error: the operator's packages are not installed: {hint}", code=REFUSED)
+    command = [sys.executable, "-P", "-m", "headrace.operator"]
     sys.stdout.flush()
     os.execv(command[0], command)

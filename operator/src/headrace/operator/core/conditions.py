@@ -68,6 +68,45 @@ def _rendered(
 def status_patch(present: JsonObject, wanted: JsonObject) -> JsonObject:
     """The merge patch that makes `present` the `wanted` status: only what differs, null for what is
     to go; empty when there is nothing to write."""
-    patch = {key: value for key, value in wanted.items() if present.get(key) != value}
-    patch.update({key: None for key in sorted(present) if key not in wanted})
-    return patch
+    patch: JsonObject = {}
+    for key, value in wanted.items():
+        before = present.get(key)
+        if before != value:
+            if isinstance(before, dict) and isinstance(value, dict):
+                value = status_patch(before, value)
+            patch[key] = value
+    return patch | {key: None for key in sorted(present) if key not in wanted}
+
+
+SERIOUS = frozenset(
+    {
+        "BrokerUnavailable",
+        "ClusterNotFound",
+        "InvalidConfig",
+        "KubernetesRefused",
+        "NotSupported",
+        "PartitionsOffline",
+        "PodsStuck",
+        "ResourceConflict",
+        "ScaleDownBlocked",
+        "StorageFull",
+    }
+)
+"""Reasons of `Ready: False` that a person should look at; others are ways to there."""
+
+ALARMS = frozenset({"Degraded", "LagHigh", "RollingUpdateBlocked", "ScaleDownBlocked", "Warning"})
+"""Conditions that a person should look at while they are True."""
+
+
+def news(before: Sequence[JsonObject], after: Sequence[JsonObject]) -> list[tuple[bool, Condition]]:
+    """What is worth an event: conditions that are new, or are so for another reason; with whether
+    a person should look."""
+    known = {(each["type"], each["status"], each["reason"]) for each in before}
+    found = []
+    for each in after:
+        kind, status, reason = each["type"], each["status"], each["reason"]
+        if (kind, status, reason) in known or (kind != "Ready" and status != "True"):
+            continue
+        is_bad = kind in ALARMS or (status == "False" and reason in SERIOUS)
+        found.append((is_bad, Condition(kind, status, reason, each["message"])))
+    return found

@@ -1,0 +1,1 @@
+"""The operator as a process: settings, watches, who leads, what is due, health, metrics."""
