@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from testkit.simulation.faults import PLANS
-from testkit.simulation.runs import run_seed
+from testkit.simulation.faults import KINDS, PLANS
+from testkit.simulation.runs import Result, run_seed
 
 FRESH = 20
 """New seeds of each kind of world."""
@@ -23,13 +25,28 @@ def test_a_seed_that_found_something_finds_nothing_any_more(kind: str, seed: str
     assert not result.failure, result.report()
 
 
+_FIRST = int(time.time()) // 86_400 * 1_000
+
+
+@functools.cache
+def _lives(kind: str) -> list[Result]:
+    """Today's new seeds."""
+    return [run_seed(kind, seed) for seed in range(_FIRST, _FIRST + FRESH)]
+
+
 @pytest.mark.parametrize("kind", PLANS)
 def test_seeds_of_today_find_nothing(kind: str) -> None:
-    first = int(time.time()) // 86_400 * 1_000
-    print(f"python -m testkit.simulation --world {kind} --first {first} --seeds {FRESH}")
-    for seed in range(first, first + FRESH):
-        result = run_seed(kind, seed)
+    print(f"python -m testkit.simulation --world {kind} --first {_FIRST} --seeds {FRESH}")
+    for result in _lives(kind):
         assert not result.failure, result.report()
+
+
+def test_every_kind_of_fault_befalls_the_seeds_of_today() -> None:
+    tally: Counter[str] = Counter()
+    for kind in PLANS:
+        for result in _lives(kind):
+            tally.update(result.tally)
+    assert {kind: tally[kind] for kind in KINDS if not tally[kind]} == {}
 
 
 @pytest.mark.parametrize("kind", PLANS)

@@ -178,7 +178,7 @@ class SimBroker:
         self.world = world
         self.id = broker_id
         self.name = f"b{broker_id}"
-        self.machine = Machine(self.name)
+        self.machine = Machine(self.name, world.tally)
         self.skew_ms = 0
         self.process: Process | None = None
         self.is_listening = False
@@ -208,6 +208,14 @@ class SimBroker:
     def is_up(self) -> bool:
         """Whether a process runs and has a node."""
         return self.process is not None and self._node is not None
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether one of its logs is offline for good, in this process or for the next one."""
+        files = self.machine.tree.files
+        if any(p.endswith("/failed") and "/stray/" not in p for p in files):
+            return True
+        return self.is_up and any(p.log.failure is not None for p in self.node.partitions)
 
     @property
     def store(self) -> SimStore:
@@ -305,6 +313,7 @@ class SimBroker:
         if process is None:
             return
         self.world.trace(f"{self.name} is killed")
+        self.world.tally["process killed"] += self.is_powered
         self.is_listening = False
         process.kill()
         assert self._disk is not None
@@ -320,6 +329,7 @@ class SimBroker:
     def power_cut(self, cut: Cut) -> None:
         """The machine stops. `cut`: what of the un-synced is lost."""
         self.world.trace(f"{self.name} loses power, and {cut} of what isn't synced")
+        self.world.tally["machine rebooted"] += 1
         self.is_powered = False
         self.kill()
         if cut != "none" and not self.machine.is_synced:
@@ -329,6 +339,7 @@ class SimBroker:
     def wipe(self) -> None:
         """The machine comes back with an empty disk."""
         self.world.trace(f"{self.name} loses its disk")
+        self.world.tally["disk replaced"] += 1
         self.is_powered = False
         self.kill()
         self.has_lost = True
@@ -338,6 +349,7 @@ class SimBroker:
         """SIGSTOP."""
         if self.process is not None:
             self.world.trace(f"{self.name} is paused")
+            self.world.tally["process paused"] += 1
             self.process.pause()
 
     def resume(self) -> None:
@@ -353,6 +365,7 @@ class SimBroker:
 
     async def _stop(self, node: Node) -> None:
         self.world.trace(f"{self.name} stops")
+        self.world.tally["controlled stop"] += 1
         is_told = await node.drain()
         self.is_listening = False
         for _ in range(REQUESTS_END_S):

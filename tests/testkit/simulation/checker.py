@@ -296,6 +296,7 @@ class Checker:
             self._world.trace(f"{who} wrote {_text(record)}")
             if isinstance(was, PartitionRecord):
                 self._check_step(who, was, record)
+                self._note_zombie(was, record)
             self.judge(record)
 
     def _check_step(self, who: str, was: PartitionRecord, record: PartitionRecord) -> None:
@@ -304,6 +305,16 @@ class Checker:
         is_last_resort = record.recovery != "none" and record.leader_epoch > was.leader_epoch
         if added and not by_leader and not is_last_resort and not self._world.is_scripted:
             self._fail(None, f"{who} added {added} to the ISR, which isn't the leader (R4)")
+
+    def _note_zombie(self, was: PartitionRecord, record: PartitionRecord) -> None:
+        """Counts leaders that are replaced although they live: their lease ran out, or somebody
+        believed so."""
+        led = was.leader
+        if led is not None and led != record.leader:
+            broker = self._world.brokers[led.broker_id]
+            session, _generation = self._world.registered(led.broker_id)
+            is_there = broker.is_up and broker.is_listening and session == led.session
+            self._world.tally["live leader replaced"] += is_there
 
     def judge(self, record: PartitionRecord) -> None:
         """Notes when nobody is left of those who must have the records (A1)."""

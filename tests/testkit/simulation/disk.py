@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import os.path
 import random
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, ParamSpec, TypeVar
 
@@ -47,11 +48,12 @@ class File:
             self.durable = bytes(self.data)
             self.pending.clear()
 
-    def power_cut(self, cut: Cut, rng: random.Random) -> None:
+    def power_cut(self, cut: Cut, rng: random.Random, tally: Counter[str]) -> None:
         """Makes the bytes what they are after one."""
         if not self.pending:
             return
         if cut != "none":
+            tally["un-synced writes lost"] += 1
             left = bytearray(self.durable)
             for position, data in self.pending if cut == "some" else ():
                 if rng.random() < 0.5:
@@ -59,7 +61,9 @@ class File:
                 if data is None:
                     _resize(left, position)
                 else:
-                    _put(left, position, data[: rng.randint(0, len(data))])
+                    kept = rng.randint(0, len(data))
+                    tally["write torn"] += 0 < kept < len(data)
+                    _put(left, position, data[:kept])
             self.data = left
         self.durable = bytes(self.data)
         self.pending.clear()
@@ -114,8 +118,10 @@ def _below(path: str, top: str) -> bool:
 class Machine:
     """A machine's disk: outlives processes, and power cuts as far as they say."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, tally: Counter[str] | None = None) -> None:
+        """`tally`: where to count what the disk does."""
         self.name = name
+        self.tally = Counter() if tally is None else tally
         self.boots = 0
         self.disks = 0
         self.tree = Tree()
@@ -125,11 +131,14 @@ class Machine:
         self.error: int | None = None
         """While it is set, EIO: every change and sync raises it; ENOSPC: what needs room does."""
         self.free_bytes = 1 << 40
+        self.on_name: Callable[[], None] = lambda: None
+        """Called with each name that is made, moved or removed and not yet on the disk."""
 
     def change(self, change: Callable[[Tree], None], *directories: str) -> None:
         """Does something to names, to be on the disk once one of the directories is synced."""
         change(self.tree)
         self._journal.append((change, directories))
+        self.on_name()
 
     def sync_names(self, directory: str) -> None:
         """What happened in a directory up to now (and before it elsewhere) is on the disk."""
@@ -149,12 +158,13 @@ class Machine:
         """The machine stops; the next boot finds what is left."""
         self.boots += 1
         kept = {"all": 0, "none": len(self._journal)}.get(cut, rng.randint(0, len(self._journal)))
+        self.tally["un-synced names lost"] += kept < len(self._journal)
         for change, _where in self._journal[:kept]:
             change(self._durable)
         self._journal.clear()
         self.tree = self._durable.copy()
         for file in self.tree.files.values():
-            file.power_cut(cut, rng)
+            file.power_cut(cut, rng, self.tally)
 
     def wipe(self) -> None:
         """Another, empty disk (and a reboot: nobody changes a disk in a running machine)."""
@@ -186,6 +196,7 @@ class SimDisk(Disk):
         if not self.is_alive:
             raise OSError(errno.EBADF, "the process is dead")
         if error is not None and (needs_room or error != errno.ENOSPC):
+            self.machine.tally[f"disk error {errno.errorcode[error]}"] += 1
             raise OSError(error, os.strerror(error))
 
     def _file(self, path: str) -> File:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from headrace.broker.core import encoding, transitions
@@ -26,6 +27,18 @@ if TYPE_CHECKING:
 
 HEALED_WITHIN_S = 90.0
 """Virtual seconds after which everything must be as before, once nothing befalls it any more."""
+
+
+KINDS = (
+    "clock off by an hour", "controlled stop", "cut off both ways", "cut off one way",
+    "disk error EIO", "disk error ENOSPC", "disk replaced", "election by another controller",
+    "live leader replaced", "machine rebooted", "message cut off", "message doubled",
+    "message held back", "message late", "message lost", "message overtaken", "minimum lowered",
+    "process killed", "process paused", "removal by another controller", "store away",
+    "un-synced names lost", "un-synced writes lost", "watch broke off", "watch went back",
+    "write of unknown outcome, done", "write of unknown outcome, not done (yet)", "write torn",
+)  # fmt: skip
+"""What befalls worlds, each counted where it happens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +69,19 @@ SLOW = Weather(delay_s=0.3, slow=0.1, slow_s=5.0)
 PLANS: dict[str, Plan] = {
     "alone": Plan(
         {"kill": 2.0, "power_cut": 3.0, "start": 6.0, "stop": 1.0, "full": 1.0},
-        brokers=1, mins=(1,), records=6, config={"flush.policy": "batch"},
+        brokers=1, mins=(1,), records=6, config={"flush.policy": "batch", "segment.ms": 1},
     ),
     "tiny": Plan(
-        {**CRASHES, **CUTS, "elect": 2.0, "let_go": 3.0, "shrink": 1.0},
+        {**CRASHES, **CUTS, "elect": 2.0, "let_go": 3.0, "shrink": 2.0, "broken": 1.5},
         weathers=(FAIR, ROUGH), biased=True,
     ),
     "store": Plan({**STORE, **CUTS, "kill": 1.0, "start": 3.0, "let_go": 2.0, "elect": 1.0},
                   weathers=(ROUGH, SLOW), biased=True),
     "rough": Plan(
-        {**CRASHES, **CUTS, **STORE, "elect": 1.0, "let_go": 2.0, "full": 1.0, "lower": 0.5},
+        {**CRASHES, **CUTS, **STORE, "elect": 1.0, "let_go": 2.0, "full": 1.0, "broken": 2.5,
+         "lower": 1.5},
         records=8, producers=2, acts_count=15, weathers=(ROUGH, SLOW, FAIR), skew=True,
+        config={"segment.ms": 1},
     ),
 }  # fmt: skip
 
@@ -84,6 +99,7 @@ class Fate:
         if self.plan.skew:
             for broker in self.world.brokers:
                 broker.skew_ms = self._rng.choice((0, 0, 3_600_000, -3_600_000))
+                self.world.tally["clock off by an hour"] += broker.skew_ms != 0
 
     def begin(self) -> None:
         """From now on things go wrong."""
@@ -92,6 +108,9 @@ class Fate:
         if self.plan.biased:
             world.wire.rules.append(self._bias)
             world.cluster.on_write = self._on_write
+        if "power_cut" in self.plan.acts:
+            for broker in world.brokers:
+                broker.machine.on_name = partial(self._on_name, broker)
 
     def act(self) -> None:
         """One fault, or the end of one."""
@@ -106,6 +125,7 @@ class Fate:
         world.cluster.on_write = world.checker.written
         world.wire.heal()
         for broker in world.brokers:
+            broker.machine.on_name = lambda: None
             broker.machine.error = None
             broker.resume()
             if broker.is_up:
@@ -142,6 +162,11 @@ class Fate:
         added = [m.broker_id for m in record.isr if m not in was.isr]
         if added and self._rng.random() < 0.3:
             self.world.loop.at(0.0, self._elect, added[-1])
+
+    def _on_name(self, broker: SimBroker) -> None:
+        """A name that isn't on the disk yet: the power is cut now, or a little later."""
+        if self._rng.random() < 0.01:
+            self.world.loop.at(self._rng.choice((0.0, 0.001)), self.power_cut, broker)
 
     # --- faults -----------------------------------------------------------------------------------
 
@@ -225,14 +250,23 @@ class Fate:
             self.world.loop.at(self._rng.random() * 5.0, self.watch_breaks, broker)
 
     def full(self, broker: SimBroker) -> None:
-        machine = broker.machine
-        machine.error = errno.ENOSPC
-        self.world.trace(f"{broker.name}: the disk is full")
+        self._disk_error(broker, errno.ENOSPC)
 
-        def room() -> None:
+    def broken(self, broker: SimBroker) -> None:
+        """Writes and syncs fail for a while. Only where the minimum is 2: a sole holder of records
+        whose disk refuses them is for a person."""
+        if self.world.min_isr > 1 and self._may_lose(broker):
+            self._disk_error(broker, errno.EIO)
+
+    def _disk_error(self, broker: SimBroker, error: int) -> None:
+        machine = broker.machine
+        machine.error = error
+        self.world.trace(f"{broker.name}: the disk says {errno.errorcode[error]}")
+
+        def works() -> None:
             machine.error = None
 
-        self.world.loop.at(self._rng.random() * 5.0, room)
+        self.world.loop.at(self._rng.random() * 5.0, works)
 
     def let_go(self, broker: SimBroker) -> None:
         self.world.wire.let_go(chance=0.7)
@@ -242,6 +276,8 @@ class Fate:
 
     def _elect(self, broker_id: int) -> None:
         """A controller that believes what it likes elects somebody who has standing."""
+
+        self.world.tally["election by another controller"] += 1
 
         def step(record: PartitionRecord) -> transitions.Step:
             session, generation = self.world.registered(broker_id)
@@ -255,6 +291,7 @@ class Fate:
 
     def shrink(self, broker: SimBroker) -> None:
         """A controller believes that a follower is dead."""
+        self.world.tally["removal by another controller"] += 1
         self.world.change_record(
             lambda record: transitions.remove_dead(record, [broker.id]), who="another controller"
         )
@@ -269,6 +306,7 @@ class Fate:
         config = {**topic.config, "min.insync.replicas": 1}
         changed = replace(topic, config=config, version=topic.version + 1)
         self.world.min_isr = 1
+        self.world.tally["minimum lowered"] += 1
         self.world.cluster.write(
             Change(key, encoding.encode_topic(changed), item.revision), "an admin"
         )

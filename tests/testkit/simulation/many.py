@@ -32,11 +32,13 @@ def run_many(kinds: list[str], first: int, count: int, *, jobs: int) -> int:
     began, done, events, voids = time.monotonic(), 0, 0, 0
     failures: list[Result] = []
     by_kind: Counter[str] = Counter()
+    tally: Counter[str] = Counter()
     with get_context("fork").Pool(jobs) as pool:
         for result in pool.imap_unordered(_run, work, chunksize=CHUNK):
             done += 1
             events += result.steps
             voids += result.is_void
+            tally.update(result.tally)
             if result.failure:
                 by_kind[result.kind] += 1
                 failures.append(result)
@@ -48,6 +50,7 @@ def run_many(kinds: list[str], first: int, count: int, *, jobs: int) -> int:
         f"\n{done:,} seeds, {events:,} events, {len(failures)} failures {dict(by_kind)},"
         f" {voids} runs in which A1 was broken, {time.monotonic() - began:.0f} s"
     )
+    print("; ".join(f"{name} {count:,}" for name, count in sorted(tally.items())))
     for failure in failures[:50]:
         print(f"{failure.replay}  # {failure.failure[:150]}")
     return 1 if failures else 0

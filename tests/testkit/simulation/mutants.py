@@ -122,8 +122,8 @@ def _lower_only(record: PartitionRecord, min_isr: int) -> PartitionRecord:
 # --- R9, R12, R19, R21, R26 ----------------------------------------------------------------------
 
 
-def _same_generation(local: Any, registered: Any) -> Standing:
-    standing = next_standing(local, registered)
+def _same_generation(local: Any, registered: Any, **keywords: Any) -> Standing:
+    standing = next_standing(local, registered, **keywords)
     known = registered.generation if registered else standing.generation
     return replace(standing, generation=known)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,6 +18,10 @@ from testkit.simulation.world import World
 
 TRACE_LINES = 200
 """Lines of the trace that a failure shows."""
+
+
+DISK_ERRORS_MAX = 300
+"""Refusals of disks in one run that are taken for somebody who tries again without a pause."""
 
 
 @dataclass(slots=True)
@@ -34,6 +39,8 @@ class Result:
     is_void: bool = False
     failure: str = ""
     lines: list[str] = field(default_factory=list)
+    tally: Counter[str] = field(default_factory=Counter)
+    """How often each kind of fault came."""
     digest: int = 0
     """Of the whole trace: two runs of a seed have the same."""
 
@@ -116,8 +123,11 @@ def _run(result: Result, world: World, play: Callable[[], None], *, is_verbose: 
             logging.disable(logging.NOTSET)
     if unexpected and not result.failure:
         result.failure = f"unexpected: {unexpected[0]}"
+    refused = world.tally["disk error EIO"] + world.tally["disk error ENOSPC"]
+    if refused > DISK_ERRORS_MAX and not result.failure:
+        result.failure = f"a disk that refuses was tried {refused} times"
     result.steps, result.checks = world.loop.steps, world.checker.checks
     result.commits, result.messages = world.checker.commits, world.wire.sent
     result.is_void = any(h.is_void for h in world.checker.histories.values())
-    result.lines = world.lines
+    result.lines, result.tally = world.lines, world.tally
     result.digest = crc32("\n".join(world.lines).encode())

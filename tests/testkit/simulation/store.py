@@ -62,6 +62,17 @@ class SimCluster(MemoryCluster):
                 self.on_write(who, before, after)
         return outcome
 
+    def go_back(self, writes: int) -> None:
+        """Somebody restored a backup: all is as it was so many writes ago, revisions too (H10). The
+        leases go on: they are written every second."""
+        leases = {key: item for key, item in self.objects.items() if key.startswith("leases/")}
+        past = self.past[-writes]
+        del self.past[-writes:]
+        self.objects = {k: i for k, i in past.items() if not k.startswith("leases/")} | leases
+        self.counter = max(int(item.revision) for item in self.objects.values())
+        for store in self.stores:
+            cast(SimStore, store).drop_watches()
+
 
 class SimStore:
     """`base.Store` for one process."""
@@ -87,9 +98,7 @@ class SimStore:
 
     async def cas_many(self, changes: Sequence[Change]) -> Outcomes:
         what = " ".join(change.key for change in changes)
-        if self.is_out:
-            await asyncio.sleep(0.01)
-            raise StoreUnavailable("the store doesn't answer (simulated)")
+        await self._require_answer()
         try:
             return await self._call(
                 CAS, what, lambda: [self._cluster.write(each, self._name) for each in changes]
@@ -98,16 +107,23 @@ class SimStore:
             return [Unknown(error.message) for _ in changes]
 
     async def _read(self, what: str, job: Callable[[], T]) -> T:
+        await self._require_answer()
+        return await self._call(READ, what, job)
+
+    async def _require_answer(self) -> None:
         if self.is_out:
+            self._wire.tally["store away"] += 1
             await asyncio.sleep(0.01)
             raise StoreUnavailable("the store doesn't answer (simulated)")
-        return await self._call(READ, what, job)
 
     async def _call(self, kind: str, what: str, job: Callable[[], T]) -> T:
         loop = self._process.loop
         future: asyncio.Future[T] = loop.create_future()
+        has_arrived = False
 
         def arrive() -> None:
+            nonlocal has_arrived
+            has_arrived = True
             result = job()
             self._wire.send(Message(TOLD, STORE, self._name, what, lambda: answer(result)))
 
@@ -117,6 +133,9 @@ class SimStore:
 
         def give_up() -> None:
             if not future.done():
+                if kind == CAS:
+                    is_done = "done" if has_arrived else "not done (yet)"
+                    self._wire.tally[f"write of unknown outcome, {is_done}"] += 1
                 future.set_exception(StoreUnavailable(f"no answer about {what} (simulated)"))
 
         self._wire.send(Message(kind, self._name, STORE, what, arrive))
@@ -148,6 +167,7 @@ class SimStore:
     def drop_watches(self, *, back: int = 0) -> None:
         """The connections broke: what was on its way is lost, all is told anew. With `back`, by
         somebody who is that many writes behind, and catches up (H9)."""
+        self._wire.tally["watch went back" if back else "watch broke off"] += 1
         past, objects = self._cluster.past, self._cluster.objects
         then = past[-back] if 0 < back <= len(past) else objects
         for stream in self._streams.values():

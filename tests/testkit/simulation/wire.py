@@ -8,6 +8,7 @@ when its sender is dead by then.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -66,6 +67,10 @@ class Wire:
     """Pairs (source, target) between which nothing passes."""
     held: list[Message] = field(default_factory=list)
     sent: int = 0
+    tally: Counter[str] = field(default_factory=Counter)
+    """How often each kind of fault came."""
+    _latest: dict[tuple[str, str], float] = field(default_factory=dict)
+    """When the last message of each pair arrives."""
 
     def send(self, message: Message) -> None:
         """Sends a message to whatever fate."""
@@ -76,10 +81,10 @@ class Wire:
                 self._obey(verdict, message)
                 return
         weather, chance = self.weather, self.rng.random
-        if (message.source, message.target) in self.cut or (
-            weather.loss and chance() < weather.loss
-        ):
-            self.trace(f"lost: {message}")
+        if (message.source, message.target) in self.cut:
+            self._lose(message, "message cut off")
+        elif weather.loss and chance() < weather.loss:
+            self._lose(message, "message lost")
         elif weather.hold and chance() < weather.hold:
             self._hold(message)
             self.loop.at(weather.hold_s * chance(), self.release, message)
@@ -87,7 +92,12 @@ class Wire:
             self._pass(message)
             if weather.double and message.kind == ASK and chance() < weather.double:
                 self.trace(f"twice: {message}")
+                self.tally["message doubled"] += 1
                 self._pass(message)
+
+    def _lose(self, message: Message, why: str) -> None:
+        self.trace(f"lost: {message}")
+        self.tally[why] += 1
 
     def _obey(self, verdict: Verdict, message: Message) -> None:
         if verdict == "hold":
@@ -97,6 +107,7 @@ class Wire:
 
     def _hold(self, message: Message) -> None:
         self.trace(f"held: {message}")
+        self.tally["message held back"] += 1
         self.held.append(message)
 
     def _pass(self, message: Message) -> None:
@@ -104,7 +115,16 @@ class Wire:
         delay_s = weather.delay_s * chance()
         if weather.slow and chance() < weather.slow:
             delay_s += weather.slow_s * chance()
+            self.tally["message late"] += 1
+        self._note_order(message, self.loop.now + delay_s)
         self.loop.at(delay_s, message.deliver)
+
+    def _note_order(self, message: Message, at_s: float) -> None:
+        pair = (message.source, message.target)
+        if at_s < self._latest.get(pair, 0.0):
+            self.tally["message overtaken"] += 1
+        else:
+            self._latest[pair] = at_s
 
     def release(self, message: Message) -> None:
         """Lets a held message arrive now."""
@@ -122,6 +142,7 @@ class Wire:
 
     def isolate(self, name: str, others: list[str], *, ways: str = "both") -> None:
         """Cuts a name off from others: `both`, what comes `in`, or what goes `out`."""
+        self.tally["cut off both ways" if ways == "both" else "cut off one way"] += 1
         for other in others:
             if ways in ("both", "out"):
                 self.cut.add((name, other))

@@ -6,6 +6,7 @@ A world is its seed: the same seed gives the same steps, on every machine.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -57,6 +58,8 @@ class World:
     brokers: list[SimBroker] = field(init=False)
     producers: list[Producer] = field(init=False)
     lines: list[str] = field(init=False)
+    tally: Counter[str] = field(default_factory=Counter)
+    """How often each kind of fault came."""
     topic_id: TopicId = field(init=False)
     _by_name: dict[str, SimBroker] = field(init=False)
 
@@ -64,7 +67,7 @@ class World:
         self.rng = random.Random(self.seed)
         self.lines = []
         self.loop = SimLoop.make(self.rng)
-        self.wire = Wire(self.loop, self.rng, self.trace)
+        self.wire = Wire(self.loop, self.rng, self.trace, tally=self.tally)
         self.checker = Checker(self)
         self.cluster = SimCluster()
         self.cluster.on_write = self.checker.written
@@ -182,7 +185,8 @@ class World:
         """Whether a member of ISR or ELR has standing and all its bytes (A1)."""
         for member in (*record.isr, *record.elr):
             _session, generation = self.registered(member.broker_id)
-            if generation == member.generation and not self.brokers[member.broker_id].has_lost:
+            broker = self.brokers[member.broker_id]
+            if generation == member.generation and not broker.has_lost and not broker.is_broken:
                 return True
         return False
 

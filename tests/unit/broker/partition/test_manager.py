@@ -6,6 +6,7 @@ import asyncio
 import errno
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from headrace.broker.api.offsets import Offsets
 from headrace.broker.clock import SystemClock
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.membership import Identity
+from headrace.broker.core import encoding
+from headrace.broker.core.model import Generation, Leader, Member, PartitionRecord, Shard
 from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.log.files import Disk, Entry
 from headrace.broker.log.logs import Logs
@@ -22,7 +25,10 @@ from headrace.broker.partition import manager as manager_module
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.quotas import Quotas
+from headrace.broker.store import keys
+from headrace.broker.store.base import Item, Put
 from headrace.broker.store.memory import MemoryStore
+from headrace.protocol.compression import Buffer
 from headrace.protocol.errors import StorageFull
 from headrace.protocol.ids import TopicIdPartition
 from headrace.protocol.models import DeleteRecordsPart
@@ -233,4 +239,40 @@ async def test_deleting_records_goes_to_its_end_when_the_client_hangs_up(
     asked.cancel()
     async with asyncio.timeout(5):
         while len(list(tmp_path.glob("partitions/*/0/*.log"))) > 1:
+            await asyncio.sleep(0.02)
+
+
+class Refusing(ChangingDisk):
+    """Nothing can be appended to the volume's own journals."""
+
+    refused = 0
+
+    def append_file(self, path: str, data: Buffer, *, sync: bool) -> None:
+        self.refused += 1
+        raise OSError(errno.EIO, "Input/output error", path)
+
+
+async def test_a_broken_replica_whose_disk_refuses_is_mended_after_pauses(machine: Machine) -> None:
+    [where] = await machine.topic("broken")
+    key = keys.shard("broken", 0)
+    item = machine.coordination.view.item(key)
+    assert item is not None
+    shard = encoding.decode_shard(item.value)
+    assert isinstance(shard, Shard)
+    record = shard.records[0]
+    assert isinstance(record, PartitionRecord)
+    moved = replace(
+        record, replicas=(0, 1), isr=(Member(1, Generation(1, 0)),), leader=Leader(1, 1),
+        partition_epoch=record.partition_epoch + 1, leader_epoch=record.leader_epoch + 1,
+    )  # fmt: skip
+    value = encoding.encode_shard(replace(shard, records=(moved,)))
+    machine.disk.__class__ = Refusing
+    machine.manager.find(where).log.fail("the disk says so")
+    machine.coordination.view.apply([Put(Item(key, value, "elsewhere"))])
+    await asyncio.sleep(0.35)
+    assert isinstance(machine.disk, Refusing)
+    assert 1 <= machine.disk.refused <= 5
+    machine.disk.__class__ = ChangingDisk
+    async with asyncio.timeout(5):
+        while not machine.manager.replaced:
             await asyncio.sleep(0.02)

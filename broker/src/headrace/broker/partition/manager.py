@@ -551,13 +551,15 @@ class PartitionManager:
         before = self._view.record(*where)
 
         async def mend() -> None:
+            is_done = False
             try:
                 await work
+                is_done = True
             except Exception as error:
                 log.warning("%s can't be mended yet: %s", self._name(where), error)
             self._mending.pop(where, None)
             is_taken_out = where not in self._partitions and where not in self._failures
-            if is_taken_out or self._view.record(*where) != before:
+            if (is_done and is_taken_out) or self._view.record(*where) != before:
                 self._mark([where])
             else:
                 asyncio.get_running_loop().call_later(RETRY_S, self._mark, [where])
