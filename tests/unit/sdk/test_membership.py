@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -16,9 +17,12 @@ from headrace.sdk.errors import (
     Fenced,
     Forbidden,
     GroupNotEmpty,
+    InstanceInUse,
     InvalidConfig,
+    TopicNotFound,
     UnknownMember,
 )
+from headrace.sdk.reading import membership
 from headrace.sdk.testing import InMemoryCluster
 
 HEARTBEAT = routes.fill(routes.GROUP_HEARTBEAT, group="g")
@@ -213,6 +217,92 @@ async def test_a_static_member_that_restarts_keeps_its_partitions(cluster: InMem
             assert again.assignment == had
         assert len(other.assignment) == 2
     assert moved[:-1] == [], "but for its own close nothing was taken from it"
+
+
+async def test_the_later_of_two_with_one_instance_id_is_refused_while_the_first_lives(
+    cluster: InMemoryCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(membership, "IN_USE_GRACE_S", 0.2)
+    async with member(cluster, instance_id="i") as first:
+        later = member(cluster, instance_id="i", session_timeout=0.5)
+        with pytest.raises(InstanceInUse):
+            await later.fetch(1)
+        await later.close()
+        assert "belongs to another member" in caplog.text
+        assert len(first.assignment) == 4
+        assert await first.fetch(1, timeout=1)
+
+
+async def test_a_deleted_topic_is_told_once_and_its_successor_is_read(
+    cluster: InMemoryCluster,
+) -> None:
+    """A program that goes on after the error must not keep its own heartbeats from being sent."""
+    async with member(cluster, metadata_max_age=0.05) as consumer:
+        assert await consumer.fetch(10, timeout=1)
+        cluster.delete_topic("t")
+        errors = 0
+        async with asyncio.timeout(5):
+            while consumer.assignment:
+                try:
+                    await consumer.fetch(500, timeout=0.1)
+                except TopicNotFound:
+                    errors += 1
+        assert errors <= 1
+        cluster.create_topic("t", partitions=1)
+        async with Producer(cluster.url) as producer:
+            await producer.send("t", b"new")
+        found: list[Record] = []
+        async with asyncio.timeout(5):
+            while not found:
+                try:
+                    found = await consumer.fetch(1, timeout=0.1)
+                except TopicNotFound:
+                    errors += 1
+        assert found[0].value == b"new"
+        assert errors in (1, 2)
+
+
+async def test_topics_of_a_pattern_come_and_go_without_an_error(cluster: InMemoryCluster) -> None:
+    cluster.create_topic("orders-1", partitions=1)
+    async with Consumer(
+        cluster.url,
+        pattern="orders-.*",
+        group="g",
+        **FAST,  # type: ignore[arg-type]
+    ) as consumer:
+        assert await consumer.fetch(1, timeout=0.05) == []
+        cluster.delete_topic("orders-1")
+        async with asyncio.timeout(5):
+            while consumer.assignment:
+                assert await consumer.fetch(1, timeout=0.05) == []
+
+
+async def test_a_program_that_never_awaits_lives_on_in_its_group(cluster: InMemoryCluster) -> None:
+    """Sixty records of 30 ms each are more than a session; they come in few batches."""
+    lost: list[int] = []
+
+    async with member(cluster, on_lost=lambda _, gone: lost.append(len(gone))) as consumer:
+        seen = 0
+        async for _ in consumer:
+            time.sleep(0.03)
+            seen += 1
+            if seen == 60:
+                break
+    assert not lost
+
+
+async def test_after_a_block_of_a_whole_session_nothing_more_is_handed_out(
+    cluster: InMemoryCluster,
+) -> None:
+    lost: list[int] = []
+
+    async with member(cluster, on_lost=lambda _, gone: lost.append(len(gone))) as consumer:
+        records = aiter(consumer)
+        first = await anext(records)
+        time.sleep(1.2)
+        second = await anext(records)
+        assert lost == [4], "it is a member anew before it gets more"
+        assert second.offset == first.offset == 0, "nothing was committed"
 
 
 async def test_new_topics_of_a_pattern_are_read(cluster: InMemoryCluster) -> None:

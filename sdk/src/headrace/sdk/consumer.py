@@ -15,6 +15,9 @@ from collections.abc import (
     Sequence,
 )
 from datetime import datetime
+from itertools import islice
+from operator import length_hint
+from time import monotonic
 from typing import Any
 
 from headrace.protocol.errors import Closed, InvalidConfig, InvalidRequest
@@ -43,6 +46,13 @@ from headrace.sdk.transport import Transport
 
 _DEFAULT = ConsumerSettings()
 _CONNECTION = ConnectionSettings()
+BREATH_S = 0.05
+"""How long `async for` goes over records that are there without letting the loop do anything else:
+a program that never awaits must not keep its heartbeats from being sent."""
+
+BREATH_RECORDS = 16
+"""Records between two looks at the clock, at most; one, where the program is slow."""
+
 Partition = tuple[str, int]
 Callback = Callable[["Consumer", Sequence[TopicPartition]], Awaitable[object] | object]
 """Called with the consumer and partitions; plain or async."""
@@ -175,8 +185,16 @@ class Consumer:
             HeadraceError: see the class; iterating again goes on with the other partitions.
         """
         while True:
-            for record in await self.next_records():
-                yield record
+            records = await self.next_records()
+            handouts, breathe_at, count = self._opened().handouts, monotonic() + BREATH_S, 1
+            while length_hint(records):
+                for record in islice(records, count):
+                    yield record
+                if monotonic() < breathe_at:
+                    count = min(2 * count, BREATH_RECORDS)
+                else:
+                    await handouts.breathe()
+                    breathe_at, count = monotonic() + BREATH_S, 1
 
     async def next_records(self) -> Iterator[Record]:
         """Waits for records and gives an iterator over some of them, in one partition: what `async

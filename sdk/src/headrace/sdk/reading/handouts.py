@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-from headrace.protocol.errors import CorruptBatch, InvalidRequest, UnsupportedFormat
+from headrace.protocol.errors import (
+    CorruptBatch,
+    InvalidRequest,
+    TopicNotFound,
+    UnsupportedFormat,
+)
 from headrace.protocol.record import Record
 from headrace.sdk.core.positions import Handout, PartitionState, RawBatch, next_to_hand_out
 from headrace.sdk.core.progress import Progress
@@ -22,6 +27,15 @@ from headrace.sdk.reading.fetcher import Fetcher
 from headrace.sdk.settings import OnCorrupt
 
 log = logging.getLogger("headrace.sdk.consumer")
+
+REPEAT_PAUSE_S = 0.1
+"""Pause before an error that stopped everything is raised once more: a program that just goes on
+after it must not keep the loop from everything else."""
+
+
+BREATH_TURNS = 10
+"""Turns of the loop in one breath: enough for an answer that came to be taken in, and for the next
+heartbeat to be sent."""
 
 
 class Handouts:
@@ -41,6 +55,8 @@ class Handouts:
         """What the program must hear once, although reading goes on."""
         self.may_be_empty = False
         """Whether it is right that there is no partition to read: a group may give some later."""
+        self.topics_may_go = False
+        """Whether a topic that is deleted is no error: those of a pattern come and go."""
         self.may_hand_out: Callable[[], bool] = lambda: True
         """Whether the partitions are surely still this consumer's."""
 
@@ -56,6 +72,14 @@ class Handouts:
         handout = await self._next(None)
         assert handout is not None
         return handout.iterator
+
+    async def breathe(self) -> None:
+        """Lets the loop do what waits, heartbeats above all. Afterwards nothing more is handed out
+        of partitions that may be another's by now (the program may have kept the loop for long)."""
+        for _ in range(BREATH_TURNS):
+            await asyncio.sleep(0)
+        if not self.may_hand_out():
+            self._progress.give_back()
 
     async def fetch(self, max_records: int, timeout: float | None) -> list[Record]:
         """A list of records; waits for the first only. Finishes what was given out before."""
@@ -129,10 +153,15 @@ class Handouts:
         fetcher = self._fetcher
         while True:
             fetcher.check_open()
-            self._raise_failure()
+            self._raise_news()
             state = self._ready_state()
             if state is not None:
                 return state
+            if (failure := self._failure_of_all()) is not None:
+                await fetcher.wait(REPEAT_PAUSE_S)
+                if self._failure_of_all() is failure:
+                    raise fresh(failure)
+                continue
             left_s = None
             if deadline is not None:
                 left_s = deadline - asyncio.get_running_loop().time()
@@ -146,23 +175,41 @@ class Handouts:
             return None
         return next_to_hand_out(self._fetcher.states.values())
 
-    def _raise_failure(self) -> None:
+    def _raise_news(self) -> None:
+        """Raises what ended the consumer, and once each what the program must hear."""
         if self.failure is not None:
             raise fresh(self.failure) from self.failure.__cause__
         if self.notices:
             raise self.notices.pop(0)
         states = self._fetcher.states.values()
-        if not states and self.may_be_empty:
-            return
-        if not states:
+        if not states and not self.may_be_empty:
             raise InvalidRequest("there is nothing to read: name topics, or assign partitions")
         for state in states:
             if state.failure is not None and not state.has_raised:
                 state.has_raised = True
+                if isinstance(state.failure, TopicNotFound):
+                    self._mark_topic(state.owner.topic)
+                    if self.topics_may_go:
+                        log.warning("%s", state.failure)
+                        continue
                 raise fresh(state.failure) from state.failure.__cause__
+
+    def _mark_topic(self, topic: str) -> None:
+        """One partition says it for all of its topic."""
+        for state in self._fetcher.states.values():
+            if state.owner.topic == topic and isinstance(state.failure, TopicNotFound):
+                state.has_raised = True
+
+    def _failure_of_all(self) -> Exception | None:
+        """Why nothing can come any more. A group takes partitions of deleted topics away and may
+        give others, so they don't count there."""
+        states = self._fetcher.states.values()
         failures = [state.failure for state in states if state.failure is not None]
-        if failures and len(failures) == len(states):
-            raise fresh(failures[0])
+        if len(failures) < len(states):
+            return None
+        if self.may_be_empty:
+            failures = [each for each in failures if not isinstance(each, TopicNotFound)]
+        return failures[0] if failures else None
 
     def _take(self, state: PartitionState) -> RawBatch:
         self._turn += 1

@@ -19,7 +19,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from headrace.protocol.errors import HeadraceError
+from headrace.protocol.errors import HeadraceError, InstanceInUse
 from headrace.protocol.ids import TopicPartition
 from headrace.protocol.models import GroupHeartbeatAnswer, OwnedTopic
 from headrace.sdk.reading.group_calls import Asked, GroupCalls
@@ -27,6 +27,10 @@ from headrace.sdk.settings import ConsumerSettings
 from headrace.sdk.tasks import Tasks
 
 log = logging.getLogger("headrace.sdk.consumer")
+
+IN_USE_GRACE_S = 10.0
+"""Beyond a session: how long a member waits for the place of an earlier one with its instance id
+before it takes that to be alive."""
 
 Owned = dict[TopicPartition, str]
 """Partitions that a member owns, with their topics' ids."""
@@ -93,6 +97,7 @@ class Membership:
         self.heard_epoch = 0
         """The last step heard of: what commits say."""
         self._told_topics_version = 0
+        self._refused_at: float | None = None
         self._confirmed_at = self._loop.time()
         self._is_over = False
         self._urgent = asyncio.Event()
@@ -204,10 +209,29 @@ class Membership:
                     raise
                 attempt += 1
                 log.debug("group %s: heartbeat failed: %s", self._settings.group, error)
+                if isinstance(error, InstanceInUse):
+                    self._note_refusal(error)
                 await self._first_of(self._tasks.spawn(self._calls.rest(error, attempt)))
             if self._step is not None and self._step.done():
                 step, self._step = self._step, None
                 step.result()
+
+    def _note_refusal(self, error: InstanceInUse) -> None:
+        """Another member has this one's instance id. If that is a dead one, its session ends while
+        this one waits; if it isn't, somebody started two.
+
+        Raises:
+            InstanceInUse: no session lasts that long.
+        """
+        now = self._loop.time()
+        if self._refused_at is None:
+            self._refused_at = now
+            log.warning(
+                "group %s: instance id %r belongs to another member; waiting until that leaves or"
+                " its session is over", self._settings.group, self._settings.instance_id,
+            )  # fmt: skip
+        elif now > self._refused_at + self._settings.session_timeout + IN_USE_GRACE_S:
+            raise error
 
     async def _first_of(self, work: asyncio.Future[None]) -> None:
         """Waits for the work, or for something that can't wait for it: then its answer is still

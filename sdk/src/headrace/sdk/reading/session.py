@@ -139,6 +139,7 @@ class Session:
         self.commits.identity = lambda: (membership.member_id, membership.heard_epoch)
         self.commits.topic_id_of = self._topic_id_of
         self.handouts.may_be_empty = True
+        self.handouts.topics_may_go = settings.pattern is not None
         self.handouts.may_hand_out = lambda: membership.may_hand_out
 
     def _topic_id_of(self, where: TopicPartition) -> str | None:
