@@ -3,6 +3,7 @@ service account, the user's own kubeconfig. One finder for kopf's watches and fo
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 from pathlib import Path
@@ -24,13 +25,24 @@ def find() -> kopf.ConnectionInfo:
     settings.networking.trust_env = True
     found = None
     if not os.environ.get("KUBECONFIG"):
-        found = kopf.login_with_service_account(settings=settings)
+        found = _by_address(kopf.login_with_service_account(settings=settings))
     found = found or _from_kubeconfig(settings)
     if found is None:
         raise kopf.LoginError(
             "no way to the Kubernetes API: run in a pod with a service account, or set KUBECONFIG"
         )
     return found
+
+
+def _by_address(found: kopf.ConnectionInfo | None) -> kopf.ConnectionInfo | None:
+    """The API server by the address that every pod is told, not by a name: DNS may be late."""
+    host = os.environ.get("KUBERNETES_SERVICE_HOST")
+    port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+    if found is None or not host:
+        return found
+    return dataclasses.replace(
+        found, server=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    )
 
 
 def _from_kubeconfig(settings: kopf.OperatorSettings) -> kopf.ConnectionInfo | None:
