@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, TypeVar
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from headrace.protocol import framing, routes
-from headrace.protocol.errors import HeadraceError, InternalError, TopicNotFound
+from headrace.protocol.errors import HeadraceError, InternalError, RequestTimedOut, TopicNotFound
 from headrace.protocol.ids import parse_topic_id
 from headrace.protocol.models import (
     CommitAnswer,
@@ -52,6 +52,9 @@ IDLE_WAIT_S = 0.25
 TROUBLE_WAIT_S = 0.5
 """How long to leave a cluster alone that can't be waited on (a failover, a topic deleted)."""
 
+PUBLISH_S = 2.0
+"""How long a query waits for a group's offsets to be published."""
+
 T = TypeVar("T")
 
 
@@ -86,7 +89,7 @@ class Cluster:
             HeadraceError: the cluster can't be asked.
         """
         if fresh or time.monotonic() >= self._known_until:
-            listed = self._call("GET", routes.TOPICS, TopicList).topics
+            listed = sync.run(self._link.client.call("GET", routes.TOPICS, TopicList)).topics
             wanted = self._subscription
             chosen = {
                 each.name: (each.topic_id, wanted.partitions_of(each.name, each.partitions))
@@ -183,22 +186,27 @@ class Cluster:
         return sync.run(_wait_for_news(self._link, heads))
 
     def publish(self, group: str, offsets: Mapping[Partition, int]) -> None:
-        """Commits a group's offsets, for people and dashboards.
+        """Commits a group's offsets, for people and dashboards; the query waits for it, so not
+        for long.
 
         Raises:
-            HeadraceError: the first partition that could not be committed.
+            HeadraceError: the first partition that could not be committed, or time is over.
         """
         parts = [CommitPart(*where, offset, metadata="spark") for where, offset in offsets.items()]
         path = routes.fill(routes.GROUP_OFFSETS, group=check_name(group, kind="group"))
-        answer = self._call("POST", path, CommitAnswer, CommitRequest(parts))
+        call = self._link.client.call("POST", path, CommitAnswer, body=CommitRequest(parts))
+        answer = sync.run(_within(PUBLISH_S, call))
         for result in answer.offsets:
             if result.error is not None:
                 raise result.error.to_error()
 
-    def _call(
-        self, method: str, path: str, answer: type[T], body: msgspec.Struct | None = None
-    ) -> T:
-        return sync.run(self._link.client.call(method, path, answer, body=body))
+
+async def _within(limit_s: float, work: Coroutine[Any, Any, T]) -> T:
+    try:
+        async with asyncio.timeout(limit_s):
+            return await work
+    except TimeoutError:
+        raise RequestTimedOut(f"the cluster did not answer within {limit_s:g} s") from None
 
 
 def _is_gone(answer: OffsetAnswer) -> bool:

@@ -53,6 +53,9 @@ BEHIND_GRACE_S = 10.0
 """How long a log may end before what was read of it: a new leader learns its end in that time.
 Longer is loss."""
 
+PUBLISH_AGAIN_S = 5.0
+"""How long publishing a group's offsets is left alone after it failed."""
+
 Json = dict[str, Any]
 
 
@@ -71,6 +74,8 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._is_idle = False
         self._behind_since: float | None = None
         self._last_trigger_ms: float | None = None
+        self._published: dict[Partition, int] | None = None
+        self._publish_again_s = 0.0
 
     def __getstate__(self) -> Json:
         return {"_options": self._options, "_schema": self._schema}
@@ -120,6 +125,7 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         heads = self._heads(before)
         ends = keep_up(before, heads) if self._is_within_grace(before, heads) else heads
         report(find_losses(before, ends), self._options)
+        self._publish(before, ends)
         if not isinstance(limit, ReadAllAvailable):
             if self._target is None and not self._is_due(before, ends):
                 self._is_idle = True
@@ -227,12 +233,26 @@ class HeadraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_span(self._options, self._schema, partition)
 
     def commit(self, end: Json) -> None:
-        """Publishes what is done in the group's name. Only for people and dashboards: a failure is
-        told in the log and stops nothing."""
+        """Told with the next micro-batch's plan; `latestOffset` has published it by then."""
+        done = from_json(end)
+        self._publish(done, done)
+
+    def _publish(self, done: dict[str, Position], there: dict[str, Position]) -> None:
+        """Publishes in the group's name what is read, as far as it is still there. Only for people
+        and dashboards: a failure is told in the log and stops nothing.
+
+        When Spark asks what comes after some offset, all before it is in its commit log. `commit`
+        would tell of the last micro-batch only when there is another, maybe never."""
         group = self._options.group
-        if group is None:
+        if group is None or time.monotonic() < self._publish_again_s:
+            return
+        known = {topic: found.topic_id for topic, found in there.items()}
+        offsets = flat({t: found for t, found in done.items() if known.get(t) == found.topic_id})
+        if not offsets or offsets == self._published:
             return
         try:
-            self._cluster.publish(group, flat(from_json(end)))
+            self._cluster.publish(group, offsets)
+            self._published = offsets
         except HeadraceError as error:
+            self._publish_again_s = time.monotonic() + PUBLISH_AGAIN_S
             log.warning("the offsets of group %r could not be published: %s", group, error)
