@@ -284,7 +284,7 @@ async def test_a_program_that_never_awaits_lives_on_in_its_group(cluster: InMemo
     async with member(cluster, on_lost=lambda _, gone: lost.append(len(gone))) as consumer:
         seen = 0
         async for _ in consumer:
-            time.sleep(0.03)
+            time.sleep(0.03)  # noqa: ASYNC251
             seen += 1
             if seen == 60:
                 break
@@ -299,7 +299,7 @@ async def test_after_a_block_of_a_whole_session_nothing_more_is_handed_out(
     async with member(cluster, on_lost=lambda _, gone: lost.append(len(gone))) as consumer:
         records = aiter(consumer)
         first = await anext(records)
-        time.sleep(1.2)
+        time.sleep(1.2)  # noqa: ASYNC251
         second = await anext(records)
         assert lost == [4], "it is a member anew before it gets more"
         assert second.offset == first.offset == 0, "nothing was committed"
