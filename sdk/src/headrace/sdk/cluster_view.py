@@ -46,7 +46,7 @@ class TopicView:
     epochs: tuple[int, ...]
     max_message_bytes: int
     codec: Codec
-    loaded_at: float
+    asked_at: float
 
     def has_new_leader(self, before: TopicView, partition: int) -> bool:
         """Whether somebody leads the partition who didn't at the time of `before`, or the same
@@ -63,8 +63,17 @@ class TopicView:
 class _Detour:
     until: float
     length_s: float = DIRECT_RETRY_UNSURE_S
-    has_helped: bool = False
+    helped_at: float | None = None
     is_confirmed: bool = False
+
+    def is_proven_by(self, view: TopicView) -> bool:
+        """Whether the view is of the time after the detour had helped; what was asked for before
+        may be of the time before an election."""
+        return self.helped_at is not None and self.helped_at <= view.asked_at
+
+    def helped_after(self, view: TopicView) -> bool:
+        """Whether the view is too old to say anything of it."""
+        return self.helped_at is not None and self.helped_at > view.asked_at
 
 
 class ClusterView:
@@ -118,10 +127,19 @@ class ClusterView:
 
     def _loaded(self, name: str, task: asyncio.Task[TopicView]) -> None:
         del self._loading[name]
-        if not task.cancelled():
-            task.exception()  # Marks it as seen where every waiter has gone.
+        # Asking marks an exception as seen, where every waiter has gone.
+        if not task.cancelled() and task.exception() is None:
+            self._look_once_more(task.result())
+
+    def _look_once_more(self, view: TopicView) -> None:
+        """A detour has helped while this view was on its way: it says nothing of it."""
+        for leader in set(view.leaders) - {None}:
+            detour = self._detours.get(self._brokers.get(leader or 0, ""))
+            if detour is not None and detour.helped_after(view):
+                self._start_loading(view.name)
 
     async def _load(self, name: str) -> TopicView:
+        asked_at = asyncio.get_running_loop().time()
         try:
             info = await self._client.call(
                 "GET",
@@ -136,7 +154,7 @@ class ClusterView:
         leaders = {part.leader for part in info.partitions if part.leader is not None}
         if not leaders <= self._brokers.keys() or name in self._topics:
             await self.refresh_brokers()
-        found = _view_of(info, asyncio.get_running_loop().time())
+        found = _view_of(info, asked_at)
         before, self._topics[name] = self._topics.get(name), found
         if before is not None:
             changed = (a != b for a, b in zip(before.leaders, found.leaders, strict=False))
@@ -210,8 +228,8 @@ class ClusterView:
             return
         direct = self._direct(topic, partition)
         detour = None if direct is None else self._detours.get(direct)
-        if detour is not None and not detour.has_helped:
-            detour.has_helped = True
+        if detour is not None and detour.helped_at is None:
+            detour.helped_at = asyncio.get_running_loop().time()
             self._start_loading(topic)
 
     def _confirm_detours(self, view: TopicView) -> None:
@@ -219,7 +237,7 @@ class ClusterView:
         for leader in set(view.leaders) - {None}:
             direct = self._brokers.get(leader or 0)
             detour = None if direct is None else self._detours.get(direct)
-            if detour is None or not detour.has_helped or detour.is_confirmed:
+            if detour is None or not detour.is_proven_by(view) or detour.is_confirmed:
                 continue
             detour.is_confirmed = True
             detour.length_s = DIRECT_RETRY_FIRST_S
@@ -232,7 +250,7 @@ class ClusterView:
             )
 
     def _age_s(self, view: TopicView) -> float:
-        return asyncio.get_running_loop().time() - view.loaded_at
+        return asyncio.get_running_loop().time() - view.asked_at
 
     async def close(self) -> None:
         """Ends loads that are under way."""
@@ -255,5 +273,5 @@ def _view_of(info: TopicInfo, now: float) -> TopicView:
         epochs=tuple(part.leader_epoch for part in ordered),
         max_message_bytes=int(size.value) if size and size.value else MAX_MESSAGE_BYTES_DEFAULT,
         codec=CODEC_NAMES.get(str(codec.value), Codec.NONE) if codec else Codec.NONE,
-        loaded_at=now,
+        asked_at=now,
     )

@@ -142,7 +142,7 @@ class Topics:
 
     def refresh_if_old(self, topic: TopicQueues) -> None:
         """Looks the topic's partitions up again in the background once their age demands it."""
-        if self._buffer.loop.time() - topic.view.loaded_at > self._metadata_max_age:
+        if self._buffer.loop.time() - topic.view.asked_at > self._metadata_max_age:
             self.refresh_soon(topic.view.name)
 
     def refresh_soon(self, topic: str) -> None:
