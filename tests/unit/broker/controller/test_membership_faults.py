@@ -10,11 +10,13 @@ import pytest
 
 from headrace.broker.controller import leases
 from headrace.broker.controller.timing import TimeSource
-from headrace.broker.core.model import Generation, Leader
+from headrace.broker.core import encoding
+from headrace.broker.core.model import Generation, Leader, Registration
 from headrace.broker.store import keys
+from headrace.broker.store.base import Applied, Change
 from headrace.broker.store.memory import MemoryCluster, MemoryStore
 from headrace.protocol.errors import Conflict, InvalidConfig
-from testkit.coordination import Volume, fast_time, make_node, start_node
+from testkit.coordination import Node, Volume, fast_time, make_node, start_node
 from testkit.peer_net import PeerNet
 
 
@@ -30,6 +32,12 @@ def told_beat(cluster: MemoryCluster) -> int:
     return lease.disk_beat
 
 
+def lost_disk(before: Node) -> Generation:
+    """The generation of a broker that lost the disk it had."""
+    generation = before.coordination.registration.generation
+    return Generation(generation.disk_gen + 1, generation.power_gen)
+
+
 async def test_a_disk_put_back_to_an_earlier_minute_of_its_session_counts_as_lost() -> None:
     cluster = MemoryCluster()
     node = await start_node(MemoryStore(cluster))
@@ -38,7 +46,7 @@ async def test_a_disk_put_back_to_an_earlier_minute_of_its_session_counts_as_los
     snapshot = node.volume.state  # whose beat is that of the start
     await node.kill()
     again = await start_node(MemoryStore(cluster), volume=Volume(snapshot))
-    assert again.coordination.registration.generation == Generation(1, 0)
+    assert again.coordination.registration.generation == lost_disk(node)
     await again.coordination.stop()
 
 
@@ -51,7 +59,8 @@ async def test_a_killed_broker_whose_disk_has_the_last_beat_keeps_its_standing()
     assert meta is not None
     kept = replace(node.volume.state, meta=replace(meta, beat=node.volume.copies.beat))
     again = await start_node(MemoryStore(cluster), volume=Volume(kept))
-    assert again.coordination.registration.generation == Generation(0, 0)
+    kept_generation = node.coordination.registration.generation
+    assert again.coordination.registration.generation == kept_generation
     await again.coordination.stop()
 
 
@@ -64,7 +73,7 @@ async def test_a_disk_from_an_old_backup_loses_its_standing_and_others_lead() ->
     second = await start_node(MemoryStore(cluster), broker_id=2, volume=nodes[2].volume, net=net)
     await second.kill()
     third = await start_node(MemoryStore(cluster), broker_id=2, volume=Volume(backup), net=net)
-    assert third.coordination.registration.generation == Generation(1, 0)
+    assert third.coordination.registration.generation == lost_disk(nodes[2])
     await until(
         lambda: all(r.leader and r.leader.broker_id != 2 for r in nodes[0].records("orders"))
     )
@@ -90,7 +99,7 @@ async def test_a_second_process_on_another_disk_waits_for_the_first_to_be_silent
         await second.coordination.start()
     await first.kill()
     third = await start_node(MemoryStore(cluster), volume=Volume())
-    assert third.coordination.registration.generation.disk_gen == 1
+    assert third.coordination.registration.generation == lost_disk(first)
     await third.coordination.stop()
 
 
@@ -116,3 +125,70 @@ async def test_a_clock_that_is_an_hour_off_changes_nothing() -> None:
     )
     for node in nodes[1:]:
         await node.coordination.stop()
+
+
+async def remove(cluster: MemoryCluster, *removed: str) -> None:
+    """As a person does it: `kubectl delete`, or a store that lost a few objects."""
+    store = MemoryStore(cluster)
+    for key in removed:
+        item = await store.get(key)
+        assert item is not None
+        assert isinstance(await store.cas(Change(key, None, item.revision)), Applied)
+
+
+async def test_a_registration_that_was_removed_comes_back_by_itself() -> None:
+    cluster, net = MemoryCluster(), PeerNet()
+    nodes = [await start_node(MemoryStore(cluster), broker_id=n, net=net) for n in range(2)]
+    before = nodes[1].coordination.registration
+    await remove(cluster, keys.broker(1))
+    await until(lambda: keys.broker(1) in cluster.objects)
+    back = encoding.decode_registration(cluster.objects[keys.broker(1)].value)
+    assert isinstance(back, Registration)
+    assert (back.session, back.nonce, back.state) == (before.session, before.nonce, "running")
+    await until(lambda: nodes[0].coordination.view.brokers[1] == back)
+    for node in nodes:
+        await node.coordination.stop()
+
+
+async def test_who_restarts_without_its_registration_is_known_to_the_others() -> None:
+    cluster, net = MemoryCluster(), PeerNet()
+    nodes = [await start_node(MemoryStore(cluster), broker_id=n, net=net) for n in range(2)]
+    await nodes[0].coordination.create_topic("orders", partitions=2, replicas=2)
+    await nodes[1].kill()
+    again = await start_node(MemoryStore(cluster), broker_id=1, volume=nodes[1].volume, net=net)
+    await again.kill()
+    await remove(cluster, keys.broker(1), keys.broker_lease(1))
+    again = await start_node(MemoryStore(cluster), broker_id=1, volume=again.volume, net=net)
+    assert again.coordination.registration.session == 3
+    await until(lambda: nodes[0].coordination.view.brokers[1].session == 3)
+    for node in (nodes[0], again):
+        await node.coordination.stop()
+
+
+async def test_a_lost_disk_whose_registration_is_lost_too_has_no_standing() -> None:
+    cluster, net = MemoryCluster(), PeerNet()
+    nodes = [await start_node(MemoryStore(cluster), broker_id=n, net=net) for n in range(2)]
+    await nodes[0].coordination.create_topic("orders", partitions=2, replicas=2)
+    former = nodes[1].coordination.registration.generation
+    await nodes[1].kill()
+    await remove(cluster, keys.broker(1))
+    fresh = await start_node(MemoryStore(cluster), broker_id=1, volume=Volume(), net=net)
+    assert fresh.coordination.registration.generation != former
+    assert all(r.in_isr(1) for r in nodes[0].records("orders"))
+    await until(
+        lambda: all(r.leader and r.leader.broker_id == 0 for r in nodes[0].records("orders"))
+    )
+    for node in (nodes[0], fresh):
+        await node.coordination.stop()
+
+
+async def test_an_id_whose_lease_moves_is_in_use_even_without_a_registration() -> None:
+    cluster = MemoryCluster()
+    node = await start_node(MemoryStore(cluster), broker_id=0)
+    second = make_node(MemoryStore(cluster), broker_id=0, volume=Volume())
+    await remove(cluster, keys.broker(0))
+    with pytest.raises(Conflict, match="in use by a live process"):
+        await second.coordination.start()
+    assert not node.overtaken
+    await second.coordination.stop()
+    await node.coordination.stop()

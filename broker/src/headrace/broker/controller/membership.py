@@ -28,6 +28,7 @@ from headrace.broker.core.standing import (
     Standing,
     former_process_is_gone,
     next_standing,
+    unregistered,
 )
 from headrace.broker.store import keys
 from headrace.broker.store.base import Item
@@ -37,6 +38,10 @@ log = logging.getLogger(__name__)
 
 DISK_BEAT_PERIOD_S = 10.0
 """How often the volume's meta is written anew: so exactly an older state of the volume shows."""
+
+VERSIONS_PER_SESSION = 1_000
+"""A session's registration begins with so many times its number as version: so it is newer than all
+of the sessions before, also for those who remember a registration that the store has lost."""
 
 Prepare = Callable[[LocalMeta], Awaitable[None]]
 """Writes the volume's meta and syncs it; nothing may be registered before it returned."""
@@ -102,11 +107,19 @@ class Membership:
             Conflict: a live process has this broker's id.
         """
         former = _decoded(await self._writer.read(self._key))
-        told = await self._told_beat(former)
+        lease = await self._lease()
+        told = _told_beat(lease, former)
         if former is not None and not former_process_is_gone(local, former, told_beat=told):
-            await self._wait_until_gone(former)
-            told = await self._told_beat(former)
+            await self._wait_until_gone(former.session)
+            told = _told_beat(await self._lease(), former)
+        elif former is None and lease is not None:
+            # Somebody removed the registration: what is left says who was here.
+            await self._wait_until_gone(lease.session)
         standing = next_standing(local, former, told_beat=told)
+        if former is None:
+            standing = unregistered(
+                standing, local, lease_session=lease.session if lease else 0, nonce=self._nonce
+            )
         self._disk_beat = max(local.meta.beat if local.meta else 0, told)
         await prepare(
             LocalMeta(
@@ -127,24 +140,38 @@ class Membership:
         self._beaten_s = self._clock.monotonic()
         return standing
 
-    async def _told_beat(self, former: Registration | None) -> int:
-        """What the former session's lease told of its volume."""
-        item = await self._writer.read(self._lease_key) if former else None
-        lease = leases.decode(item.value) if item else None
-        is_its = lease is not None and former is not None and lease.session == former.session
-        return lease.disk_beat if lease is not None and is_its else 0
+    async def _lease(self) -> Lease | None:
+        """What this broker's lease says now."""
+        item = await self._writer.read(self._lease_key)
+        return leases.decode(item.value) if item else None
 
     async def keep(self) -> None:
-        """Renews the lease, for ever. For a task."""
+        """Renews the lease and stays registered, for ever. For a task."""
         while not self.overtaken:
             await self._clock.sleep(RENEW_PERIOD_S)
             try:
                 await self._beat_on_disk()
                 await self._renew()
+                await self._stay_registered()
             except HeadraceError as error:
                 log.warning("the lease wasn't renewed: %s", error)
             except Exception:
                 log.exception("the lease wasn't renewed")
+
+    async def _stay_registered(self) -> None:
+        """Writes the registration again if somebody removed it: whoever starts later would take
+        this broker for none of the cluster's."""
+        if self.overtaken or self._writer.shows(self._key):
+            return
+
+        def compute(item: Item | None) -> Write | None:
+            if item is not None:
+                return None
+            mine = self.registration
+            return Write(encoding.encode_registration(replace(mine, version=mine.version + 1)))
+
+        self._check(_decoded(await self._writer.update(self._key, compute)))
+        log.warning("the registration was gone from the store and is there again")
 
     async def _beat_on_disk(self) -> None:
         """The volume first, the lease after it: what the lease tells has been on the disk."""
@@ -200,7 +227,7 @@ class Membership:
         if not self.overtaken:
             await self._writer.update(self._lease_key, compute)
 
-    async def _wait_until_gone(self, former: Registration) -> None:
+    async def _wait_until_gone(self, session: int) -> None:
         """Until the former process's lease has stood still for long enough; if it moves, that
         process is alive."""
         watch = LeaseWatch()
@@ -212,7 +239,7 @@ class Membership:
             if content != first:
                 raise _in_use(self._identity.broker_id)
             watch.saw(self._lease_key, content, now_s=self._clock.monotonic())
-            if watch.released(self._lease_key, former.session):
+            if watch.released(self._lease_key, session):
                 return
             await self._clock.sleep(RENEW_PERIOD_S / 2)
 
@@ -225,7 +252,9 @@ class Membership:
             rack=self._identity.rack,
             software=self._identity.software,
             nonce=self._nonce,
-            version=former.version + 1 if former else 0,
+            version=max(
+                former.version + 1 if former else 0, standing.session * VERSIONS_PER_SESSION
+            ),
         )
 
     def _check(self, present: Registration | None) -> None:
@@ -252,6 +281,12 @@ def _take(found: Item | None, former: Registration | None, taken: Registration) 
     """Registers, if the registration still is the one that the session was computed from."""
     present = _decoded(found)
     return Write(encoding.encode_registration(taken)) if present == former else None
+
+
+def _told_beat(lease: Lease | None, former: Registration | None) -> int:
+    """What the former session's lease told of its volume."""
+    is_its = lease is not None and former is not None and lease.session == former.session
+    return lease.disk_beat if lease is not None and is_its else 0
 
 
 def _decoded(item: Item | None) -> Registration | None:

@@ -53,6 +53,10 @@ class StoreWriter:
         self._view.apply([Gone(key) if item is None else Put(item)])
         return item
 
+    def shows(self, key: str) -> bool:
+        """Whether the object was there when it was last looked at; asks nobody."""
+        return self._view.item(key) is not None
+
     async def update(self, key: str, compute: Compute) -> Item | None:
         """Makes an object what `compute` says of it and returns it as it is then.
 

@@ -102,6 +102,24 @@ def next_standing(
     return Standing(following, Generation(base.disk_gen, base.power_gen + 1), "tail")
 
 
+def unregistered(
+    standing: Standing, local: LocalState, *, lease_session: int, nonce: str
+) -> Standing:
+    """The standing of a broker that the store has no registration of: it is new, or somebody
+    removed the registration. `lease_session`: of its lease, if one is there; `nonce`: hexadecimal
+    digits of this process alone.
+
+    On a volume without a meta file nothing tells which generation was the last. So it takes one
+    that nobody had: records that name this broker with an earlier disk don't count it then (R12,
+    R18). Example: disk and registration were removed together, to begin anew; with generation
+    (0, 0) again the empty broker would be elected as a member of every ISR.
+    """
+    session = max(standing.session, lease_session + 1)
+    if local.meta is not None:
+        return Standing(session, standing.generation, standing.lost)
+    return Standing(session, Generation(int(nonce[:7] or "0", 16), 0), standing.lost)
+
+
 def is_older(local: LocalState, session: int, *, told_beat: int) -> bool:
     """Whether the volume is one of an earlier time: its last process wasn't the registered one, or
     that one has written on after this state of it."""
