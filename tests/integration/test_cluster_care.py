@@ -42,6 +42,11 @@ async def test_many_topics_are_created_and_altered_in_one_call(broker: BrokerPro
         codes = [each.error and each.error.code for each in outcomes]
         assert codes == [None, "invalid_request", "topic_not_found"]
         assert (await admin.describe_topic("batch-1")).config["flush.ms"].value == 9
+        states = await admin.describe_topics(["batch-1", "batch-2", "absent"])
+        assert list(states) == ["batch-1", "batch-2"]
+        assert states["batch-1"].config == {"flush.ms": 9}
+        assert (states["batch-2"].config, states["batch-2"].partitions) == ({}, 2)
+        assert states["batch-2"].under_replicated == states["batch-2"].moving == 0
 
 
 async def test_a_sole_broker_may_not_be_stopped_and_the_answer_says_why(

@@ -109,6 +109,33 @@ class TopicOutcomes(Answer):
     topics: list[TopicOutcome]
 
 
+class TopicNames(Body):
+    """Topics to look up in one call."""
+
+    names: Annotated[list[Name], Meta(min_length=1, max_length=TOPICS_PER_CALL_MAX)]
+
+
+class TopicState(Answer):
+    """One of many topics: what was set for it (not what is in force), partitions that lack in-sync
+    replicas, and partitions that are being moved with those of them that are where they shall
+    be."""
+
+    name: str
+    topic_id: str
+    partitions: int
+    replicas: int
+    config: dict[str, ConfigValue]
+    under_replicated: int = 0
+    moving: int = 0
+    moved: int = 0
+
+
+class TopicStates(Answer):
+    """Those of the topics asked for that there are, by name."""
+
+    topics: list[TopicState]
+
+
 class BrokerLoad(Answer):
     """What one broker carries: partitions led, replicas held, and those of them not in sync.
     `state` is its own, or `dead`."""

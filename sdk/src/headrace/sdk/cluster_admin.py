@@ -128,6 +128,17 @@ class ClusterAdmin:
             outcomes.extend(answer.topics)
         return outcomes
 
+    async def describe_topics(self, names: Iterable[str]) -> dict[str, cluster_models.TopicState]:
+        """Those of these topics that there are: size, own settings, health; without partitions."""
+        found: dict[str, cluster_models.TopicState] = {}
+        for part in _parts(sorted(set(names))):
+            answer = await self._client.call(
+                "POST", routes.DESCRIBE_TOPICS, cluster_models.TopicStates,
+                body=cluster_models.TopicNames(part),
+            )  # fmt: skip
+            found |= {each.name: each for each in answer.topics}
+        return found
+
 
 def _parts(topics: Sequence[T]) -> Iterator[list[T]]:
     for first in range(0, len(topics), TOPICS_PER_CALL_MAX):

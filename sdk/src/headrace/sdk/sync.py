@@ -567,6 +567,10 @@ class Admin(_Facade[_admin.Admin]):
         """Changes many topics; an outcome for each."""
         return self._call(self._async.alter_topics(topics))
 
+    def describe_topics(self, names: Iterable[str]) -> dict[str, cluster_models.TopicState]:
+        """Those of these topics that there are."""
+        return self._call(self._async.describe_topics(names))
+
     def reassign(
         self,
         plan: Plan | None = None,

@@ -18,8 +18,9 @@ from headrace.broker.api.shielding import to_the_end
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.topics import NewTopic
 from headrace.broker.core import cluster_config
-from headrace.broker.core.model import TopicObject
+from headrace.broker.core.model import PartitionRecord, TopicObject
 from headrace.broker.core.recovery_plan import Repair
+from headrace.broker.core.transitions import is_moving
 from headrace.broker.partition.manager import PartitionManager
 from headrace.protocol import cluster_models as models
 from headrace.protocol import errors, routes
@@ -114,6 +115,11 @@ class Upkeep:
                 method="POST", path=routes.ALTER_TOPICS, handler=self.alter, action="alter",
                 summary="Changes many topics; an outcome for each.", body=models.TopicAlters,
                 answer=models.TopicOutcomes, errors=store,
+            ),
+            Endpoint(
+                method="POST", path=routes.DESCRIBE_TOPICS, handler=self.describe,
+                action="describe", summary="The state of many topics, without their partitions.",
+                body=models.TopicNames, answer=models.TopicStates,
             ),
         ]  # fmt: skip
 
@@ -213,6 +219,31 @@ class Upkeep:
             [next(made) if outcome is None else outcome for outcome in outcomes],
         )
 
+    async def describe(self, call: Call) -> web.StreamResponse:
+        """POST /v1/topics:describe."""
+        body: models.TopicNames = call.body
+        topics = self._coordination.view.topics
+        found = [topics[name] for name in sorted(set(body.names)) if name in topics]
+        return json_answer(
+            models.TopicStates([self._state(topic) for topic in found if not topic.deleting])
+        )
+
+    def _state(self, topic: TopicObject) -> models.TopicState:
+        records = self._coordination.view.records(topic.topic_id)
+        readable = {at: r for at, r in records.items() if isinstance(r, PartitionRecord)}
+        moving = {*topic.moves, *(at for at, record in readable.items() if is_moving(record))}
+        return models.TopicState(
+            topic.name,
+            topic.topic_id.hex(),
+            topic.partition_count,
+            topic.replicas,
+            dict(topic.config),
+            under_replicated=topic.partition_count
+            - sum(len(record.isr) >= len(record.replicas) for record in readable.values()),
+            moving=len(moving),
+            moved=sum(_is_moved(topic, at, readable.get(at)) for at in moving),
+        )
+
     async def alter(self, call: Call) -> web.StreamResponse:
         """POST /v1/topics:alter."""
         body: models.TopicAlters = call.body
@@ -252,6 +283,12 @@ def _repaired(repair: Repair) -> models.Repaired:
         repair.source,
         list(repair.unheard),
     )
+
+
+def _is_moved(topic: TopicObject, partition: int, record: PartitionRecord | None) -> bool:
+    if record is None or is_moving(record) or partition not in topic.moves:
+        return False
+    return set(record.replicas) == set(topic.moves[partition].target)
 
 
 def _outcomes(names: list[str], outcomes: list[TopicObject | HeadraceError]) -> web.Response:
