@@ -119,6 +119,7 @@ class Node:
             clock=ports.time,
             new_id=ports.new_id,
             brokers_expected=settings.brokers_expected,
+            failures=self.tasks.failures,
         )  # fmt: skip
         self.disk_guard = DiskGuard(
             volume.disk, settings.data_dir, reserve_bytes=settings.disk_reserve_bytes
@@ -209,7 +210,7 @@ class Node:
         self.replication.start(
             broker_id=self.settings.broker_id, session=standing.session,
             generation=standing.generation,
-            spawn=lambda work, name: self.tasks.once(work, name=name),
+            spawn=lambda work, name: self.tasks.forever(work, name=name),
         )  # fmt: skip
         self.coordination.view.listen(manager.on_event)
         self._run_upkeep()
@@ -225,8 +226,8 @@ class Node:
             groups.lead(partition, topic.partition_count)
 
         def look(event: ViewEvent) -> None:
+            self._readable.note(event)
             if isinstance(event, (TopicChanged, TopicTombstoned)):
-                self._readable.forget()
                 self.group_upkeep.topics_changed = True
             # Offsets of a topic may be coordinated where no partition of it ever was.
             if isinstance(event, TopicTombstoned) and event.topic is not None:
@@ -239,7 +240,7 @@ class Node:
 
     def _run_upkeep(self) -> None:
         settings, every = self.settings, self.tasks.every
-        self.tasks.once(self.partitions.run(), name="partitions")
+        self.tasks.forever(self.partitions.run, name="partitions")
         every(FLUSH_TICK_S, self._flush_tick, name="flush")
         every(LOOK_INTERVAL_S, self.group_upkeep.work, name="groups")
         every(REFRESH_INTERVAL_S, self.group_lag.refresh, name="group-lag")

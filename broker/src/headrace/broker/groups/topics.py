@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from headrace.broker.controller.view import ClusterView
+from headrace.broker.controller.view import (
+    BrokerChanged,
+    ClusterView,
+    RecordChanged,
+    TopicChanged,
+    TopicTombstoned,
+    ViewEvent,
+)
 from headrace.broker.core.groups.assignors import Topics, TopicShape
-from headrace.broker.core.model import PartitionRecord, TopicObject
+from headrace.broker.core.model import AnyRecord, PartitionRecord, TopicObject
 from headrace.protocol.names import is_internal
 
 
@@ -15,9 +22,17 @@ class ReadableTopics:
         self._view = view
         self._made: Topics | None = None
 
-    def forget(self) -> None:
-        """The view has changed."""
-        self._made = None
+    def note(self, event: ViewEvent) -> None:
+        """The view has changed: topics, where their replicas are, or brokers' racks."""
+        match event:
+            case TopicChanged() | TopicTombstoned():
+                self._made = None
+            case BrokerChanged(registration, before):
+                if before is None or before.rack != registration.rack:
+                    self._made = None
+            case RecordChanged(_, record, before):
+                if _replicas(before) != _replicas(record):
+                    self._made = None
 
     def __call__(self) -> Topics:
         """The topics by name, without the system's own and those being deleted."""
@@ -35,7 +50,10 @@ class ReadableTopics:
             return ()
         found = []
         for index in range(topic.partition_count):
-            record = self._view.record(topic.topic_id, index)
-            replicas = record.replicas if isinstance(record, PartitionRecord) else ()
+            replicas = _replicas(self._view.record(topic.topic_id, index))
             found.append(frozenset(rack_of[each] for each in replicas if each in rack_of))
         return tuple(found)
+
+
+def _replicas(record: AnyRecord | None) -> tuple[int, ...]:
+    return record.replicas if isinstance(record, PartitionRecord) else ()
