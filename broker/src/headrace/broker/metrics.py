@@ -6,7 +6,7 @@ when somebody scrapes, so that counting costs the hot path one addition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -116,6 +116,7 @@ class BrokerSample:
     live_brokers: int
     suspect_partitions: int
     store_went_back: bool
+    task_failures: Mapping[str, int]
 
 
 _TOPIC_COUNTERS = (
@@ -190,6 +191,14 @@ class StateCollector(Collector):
             yield GaugeMetricFamily(name, text, value=float(getattr(broker, field)))
         for field, name, text in _BROKER_COUNTERS:
             yield CounterMetricFamily(name, text, value=float(getattr(broker, field)))
+        failures = CounterMetricFamily(
+            "headrace_background_failures",
+            "Failures of background tasks; each runs again by itself. Look at the log.",
+            labels=["task"],
+        )
+        for task, count in broker.task_failures.items():
+            failures.add_metric([task], float(count))
+        yield failures
         topics = list(self._topics())
         for field, name, text in _TOPIC_GAUGES:
             gauge = GaugeMetricFamily(name, text, labels=["topic"])

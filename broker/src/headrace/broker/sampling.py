@@ -35,6 +35,7 @@ def broker_sample(node: Node, inflight: Inflight) -> BrokerSample:
         live_brokers=sum(each.live for each in node.coordination.broker_statuses().values()),
         suspect_partitions=len(node.coordination.suspects),
         store_went_back=node.coordination.store_went_back,
+        task_failures=dict(node.tasks.failures),
     )
 
 

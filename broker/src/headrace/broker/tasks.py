@@ -1,4 +1,4 @@
-"""Background tasks that are never silently dead: a crash is logged and the task started again.
+"""Background tasks that are never silently dead: a crash is logged, counted, then they start again.
 
 Not for request handling; for the loops of a broker (retention, checkpoints, renewals).
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable
+
+from headrace.protocol.errors import HeadraceError
 
 log = logging.getLogger(__name__)
 
@@ -16,9 +19,12 @@ RESTART_DELAY_S = 1.0
 
 
 class TaskGroup:
-    """Owns the background tasks of one broker; `stop` ends them all and waits."""
+    """Owns background tasks of one broker; `stop` ends them all and waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, failures: Counter[str] | None = None) -> None:
+        """`failures`: to count in together with other groups."""
+        self.failures: Counter[str] = Counter() if failures is None else failures
+        """How often each task failed, by name, for metrics."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def every(self, seconds: float, work: Callable[[], Awaitable[None]], *, name: str) -> None:
@@ -29,8 +35,23 @@ class TaskGroup:
                 await asyncio.sleep(seconds)
                 try:
                     await work()
-                except Exception:
-                    log.exception("background task %s failed; it runs again", name)
+                except Exception as error:
+                    self._failed(name, error, "it runs again")
+
+        self._spawn(loop(), name)
+
+    def forever(self, work: Callable[[], Awaitable[None]], *, name: str) -> None:
+        """Runs `work`, which has a loop of its own, until it returns; when it fails it is started
+        again after `RESTART_DELAY_S`. So it must be able to begin anew from whatever it left."""
+
+        async def loop() -> None:
+            while True:
+                try:
+                    await work()
+                    return
+                except Exception as error:
+                    self._failed(name, error, "it starts again")
+                await asyncio.sleep(RESTART_DELAY_S)
 
         self._spawn(loop(), name)
 
@@ -40,10 +61,17 @@ class TaskGroup:
         async def run() -> None:
             try:
                 await work
-            except Exception:
-                log.exception("background task %s failed", name)
+            except Exception as error:
+                self._failed(name, error, "it isn't tried again")
 
         return self._spawn(run(), name)
+
+    def _failed(self, name: str, error: Exception, what_next: str) -> None:
+        self.failures[name] += 1
+        if isinstance(error, HeadraceError):
+            log.warning("background task %s: %s; %s", name, error, what_next)
+        else:
+            log.error("background task %s failed; %s", name, what_next, exc_info=error)
 
     def _spawn(self, coroutine: Awaitable[None], name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(coroutine)

@@ -148,9 +148,9 @@ class Controller:
             except HeadraceError as error:
                 log.warning("the controller's round failed, it comes again: %s", error)
                 self._all_dirty = True
-            except Exception:
-                log.exception("the controller's round failed, it comes again")
+            except BaseException:
                 self._all_dirty = True
+                raise
 
     async def tick(self) -> None:
         """One round: the lease if it is time, then, if it is ours, what there is to do."""

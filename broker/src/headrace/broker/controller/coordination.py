@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from headrace.broker.controller.copies import (
 )
 from headrace.broker.controller.handover import Handover
 from headrace.broker.controller.log_ends import LOG_ENDS, LogEndOf, LogEnds, answer_log_ends
-from headrace.broker.controller.membership import Identity, Membership, Prepare, cancel_all
+from headrace.broker.controller.membership import Identity, Membership, Prepare
 from headrace.broker.controller.probing import PING, Pong, Prober, answer_pings
 from headrace.broker.controller.reassignments import Reassignments, check
 from headrace.broker.controller.recovery import Recovery, SuspectWatch
@@ -51,6 +52,7 @@ from headrace.broker.core.standing import LocalState, Standing, check_owner
 from headrace.broker.peers.base import PeerHandler, Peers
 from headrace.broker.store import keys
 from headrace.broker.store.base import Item, Snapshot, Store
+from headrace.broker.tasks import TaskGroup
 from headrace.protocol.errors import (
     HeadraceError,
     PartitionNotFound,
@@ -83,13 +85,14 @@ class Coordination:
         clock: TimeSource = SYSTEM_TIME,
         new_id: Callable[[], TopicId] = new_topic_id,
         brokers_expected: int = 1,
+        failures: Counter[str] | None = None,
     ) -> None:
         """`local`: what the data directory says, read under its lock. `prepare` writes the
         volume's meta durably; it is awaited before each registration (R21). `on_overtaken(why)`:
         another process has this broker's id; stop at once, without drain. `log_end_of`: how far
         this broker's replica goes (R24). `disk`: where copies of what the store says are kept
         (R27). `rebuild`: an empty store is taken for a lost one, and the cluster of the data
-        directory is made in it anew."""
+        directory is made in it anew. `failures` counts those of background tasks by name."""
         self.view = ClusterView()
         self._store = store
         self._identity = identity
@@ -143,7 +146,7 @@ class Coordination:
         self._restarts = Restarts(
             store, self.view, self._statuses, self._prober, own_id=identity.broker_id
         )
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = TaskGroup(failures)
         self._synced = asyncio.Event()
 
     async def start(self) -> Standing:
@@ -162,9 +165,9 @@ class Coordination:
         standing = await self._membership.join(
             cluster.cluster_id, self._local, self._prepare, store_term=cluster.store_term
         )
-        self._spawn(self._membership.keep(), "lease")
-        self._spawn(self._watch(), "watch")
-        self._spawn(self.copies.run(), "copies")
+        self._tasks.forever(self._membership.keep, name="lease")
+        self._tasks.forever(self._watch, name="watch")
+        self._tasks.forever(self.copies.run, name="copies")
         try:
             async with asyncio.timeout(SYNC_TIMEOUT_S):
                 await self._synced.wait()
@@ -186,10 +189,10 @@ class Coordination:
             if keys.CLUSTER not in self.view.faults:
                 raise
             log.exception("the broker starts, so that the store can be put right with its help")
-        self._spawn(self._controller.run(), "controller")
-        self._spawn(self.reassignments.run(), "reassignments")
-        self._spawn(self._prober.run(), "prober")
-        self._spawn(self._suspects.run(), "suspects")
+        self._tasks.forever(self._controller.run, name="controller")
+        self._tasks.forever(self.reassignments.run, name="reassignments")
+        self._tasks.forever(self._prober.run, name="prober")
+        self._tasks.forever(self._suspects.run, name="suspects")
 
     async def drain(self) -> None:
         """Says that this broker is leaving, so that leadership goes where others can lead."""
@@ -205,7 +208,7 @@ class Coordination:
     async def stop(self, *, clean: bool = True) -> None:
         """Ends all tasks; `clean` gives the leases up. Doesn't close the store. Safe to call again
         and after a failed start."""
-        await cancel_all(self._tasks)
+        await self._tasks.stop()
         if not clean or self._membership.overtaken:
             return
         try:
@@ -442,24 +445,16 @@ class Coordination:
     async def _watch(self) -> None:
         """Feeds the view, for ever."""
         while True:
-            try:
-                async with aclosing(self._store.watch("")) as events:
-                    async for event in events:
-                        self.view.apply([event])
-                        if isinstance(event, Snapshot):
-                            self._synced.set()
-            except Exception:
-                log.exception("the watch of the store failed, it starts again")
+            async with aclosing(self._store.watch("")) as events:
+                async for event in events:
+                    self.view.apply([event])
+                    if isinstance(event, Snapshot):
+                        self._synced.set()
             await self._clock.sleep(WATCH_RESTART_S)
 
     def _look_for_overtaking(self, event: ViewEvent) -> None:
         if isinstance(event, BrokerChanged):
             self._membership.saw(event.registration)
-
-    def _spawn(self, coroutine: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _cluster(item: Item) -> ClusterObject:

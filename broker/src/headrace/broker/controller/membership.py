@@ -9,7 +9,6 @@ that another process has this broker's id, and this one must stop at once.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
@@ -155,8 +154,6 @@ class Membership:
                 await self._stay_registered()
             except HeadraceError as error:
                 log.warning("the lease wasn't renewed: %s", error)
-            except Exception:
-                log.exception("the lease wasn't renewed")
 
     async def _stay_registered(self) -> None:
         """Writes the registration again if somebody removed it: whoever starts later would take
@@ -307,10 +304,3 @@ def _in_use(broker_id: int) -> Conflict:
         f"broker id {broker_id} is in use by a live process: stop that one, or give this one"
         " another id (broker.id)"
     )
-
-
-async def cancel_all(tasks: set[asyncio.Task[None]]) -> None:
-    """Cancels tasks and waits for their end."""
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

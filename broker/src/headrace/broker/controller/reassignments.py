@@ -220,8 +220,6 @@ class Reassignments:
                 await self.round()
             except HeadraceError as error:
                 log.warning("moving replicas failed, it goes on later: %s", error)
-            except Exception:
-                log.exception("moving replicas failed, it goes on later")
 
     async def round(self) -> None:
         """What there is to do now, if this broker is the controller."""

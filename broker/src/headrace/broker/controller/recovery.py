@@ -67,8 +67,6 @@ class SuspectWatch:
                 await self.look()
             except HeadraceError as error:
                 log.debug("suspects weren't looked at: %s", error)
-            except Exception:
-                log.exception("suspects weren't looked at")
             await self._clock.sleep(LOOK_PERIOD_S)
 
     async def look(self) -> None:

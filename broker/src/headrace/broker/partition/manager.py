@@ -97,6 +97,7 @@ class PartitionManager:
         """Replicas of the manifest whose directory is missing."""
         self._mending: dict[TopicIdPartition, asyncio.Task[None]] = {}
         self._moved_s: float | None = None
+        self._has_begun = False
         self.replaced = 0
         """Broken logs that were set aside for a new copy."""
         self.mark_failed: Callable[[TopicId, int], Awaitable[None]] = _nobody_to_tell
@@ -340,7 +341,11 @@ class PartitionManager:
         await self._idle.wait()
 
     async def run(self) -> None:
-        """The worker; runs until cancelled."""
+        """The worker; runs until cancelled. May be started again after it failed: then everything
+        is looked at again."""
+        if self._has_begun:
+            self._mark([where for t in self._view.topics.values() for where in _partitions_of(t)])
+        self._has_begun = True
         try:
             while True:
                 await self._work.wait()
@@ -351,6 +356,7 @@ class PartitionManager:
         finally:
             for task in self._mending.values():
                 task.cancel()
+            self._mending.clear()
 
     async def _work_off(self) -> None:
         due, self._due = list(self._due), {}

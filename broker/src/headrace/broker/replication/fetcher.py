@@ -181,8 +181,9 @@ class LeaderLoop:
     # --- the loop ---------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Fetches until cancelled."""
+        """Fetches until cancelled. May be started again after it failed."""
         failures = 0
+        self._begin_anew()
         try:
             while True:
                 if not self._parts and not self._forgotten:
@@ -198,6 +199,7 @@ class LeaderLoop:
                         await self._context.time.sleep(self._pause_s(failures))
                 except Exception:
                     failures += 1
+                    self._context.stats.fetch_failures += 1
                     log.exception("copying from broker %d failed", self.leader_id)
                     self._begin_anew()
                     await self._context.time.sleep(self._pause_s(failures))

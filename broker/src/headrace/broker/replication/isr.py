@@ -94,7 +94,9 @@ class IsrChanges:
         self._work.set()
 
     async def run(self) -> None:
-        """The worker; runs until cancelled."""
+        """The worker; runs until cancelled. May be started again after it failed."""
+        if self._due or self._pending:
+            self._work.set()
         while True:
             await self._work.wait()
             await self._time.sleep(GATHER_S)
@@ -104,8 +106,6 @@ class IsrChanges:
                 self._retry_s = RETRY_S
             except HeadraceError as error:
                 log.warning("changes of in-sync replicas wait for the store: %s", error)
-            except Exception:
-                log.exception("changes of in-sync replicas failed, they are tried again")
             if self._pending:
                 self._work.set()
                 await self._time.sleep(self._retry_s)

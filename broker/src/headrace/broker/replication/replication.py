@@ -39,6 +39,8 @@ LOOKS_PER_LAG = 4
 PARTITIONS_PER_TURN = 500
 """Partitions looked at before the loop gets its turn."""
 
+Spawn = Callable[[Callable[[], Awaitable[None]], str], object]
+
 
 class Replication:
     """Leader's and follower's side of one broker. Made before `join`, used from `start` on."""
@@ -69,7 +71,7 @@ class Replication:
         self._chance = chance or random.Random()
         self._context: FetcherContext | None = None
         self._loops: dict[int, LeaderLoop] = {}
-        self._spawn: Callable[[Awaitable[None], str], object] = lambda work, name: None
+        self._spawn: Spawn = lambda work, name: None
         self.stats = ReplicationStats()
         self.throttle = ByteRate()
         """Bytes a second for replicas that are being added, all together."""
@@ -95,9 +97,10 @@ class Replication:
         broker_id: int,
         session: int,
         generation: Generation,
-        spawn: Callable[[Awaitable[None], str], object],
+        spawn: Spawn,
     ) -> None:
-        """From now on partitions are followed; `spawn` runs background work under a name."""
+        """From now on partitions are followed; `spawn` runs loops under a name, and again after
+        they failed."""
         self._context = FetcherContext(
             me=Self(broker_id=broker_id, session=session, generation=generation),
             peers=self._peers, clock=self._clock, time=self._time, stats=self.stats,
@@ -105,8 +108,8 @@ class Replication:
         )  # fmt: skip
         self._spawn = spawn
         self._coordination.view.listen(self._on_event)
-        spawn(self.isr.run(), "isr")
-        spawn(self._look_for_ever(), "replica-lag")
+        spawn(self.isr.run, "isr")
+        spawn(self._look_for_ever, "replica-lag")
 
     def _on_event(self, event: ViewEvent) -> None:
         if isinstance(event, ClusterChanged):
@@ -131,7 +134,7 @@ class Replication:
         found = self._loops.get(leader_id)
         if found is None:
             found = self._loops[leader_id] = LeaderLoop(leader_id, self._context)
-            self._spawn(found.run(), f"copy-from-{leader_id}")
+            self._spawn(found.run, f"copy-from-{leader_id}")
         found.follow(partition, record.leader, record.leader_epoch)
 
     def unfollow(self, partition: Partition) -> None:
@@ -144,10 +147,7 @@ class Replication:
     async def _look_for_ever(self) -> None:
         while True:
             await self._time.sleep(self._lag_s / LOOKS_PER_LAG)
-            try:
-                await self.look()
-            except Exception:
-                log.exception("the look for followers that lag failed, it comes again")
+            await self.look()
 
     async def look(self) -> None:
         """Looks at all partitions led: whose ISR has to change, and who may be a leader that others
