@@ -27,9 +27,9 @@ def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
     """Four brokers, of which the last isn't started yet."""
     made = ClusterProcesses(tmp_path, count=4, HEADRACE_REPLICA_LAG_TIME_MAX_MS="2000")
     newcomer = made.brokers.pop()
-    made.start()
-    made.brokers.append(newcomer)
     try:
+        made.start()
+        made.brokers.append(newcomer)
         yield made
     finally:
         for broker in made.brokers:
