@@ -21,6 +21,7 @@ from headrace.protocol.ids import TopicIdPartition
 
 if TYPE_CHECKING:
     from testkit.simulation.broker import SimBroker
+    from testkit.simulation.disk import File
     from testkit.simulation.world import World
 
 
@@ -125,7 +126,7 @@ class Checker:
         partition: Partition,
         state: tuple[object, ...],
     ) -> None:
-        log = partition.log
+        log, groups = partition.log, self._world.groups
         before = history.replicas.get(broker.id)
         if before is None or before.log is not log:
             before = None
@@ -137,18 +138,31 @@ class Checker:
         self._tell(broker, before, now)
         self._check_log(broker, history, before, now)
         self._check_exposed(broker, history, now)
+        if groups is not None and not history.is_void:
+            groups.committed_to(log, lambda: self._batches(broker, log), now.high_watermark)
         if now.is_leading:
             self._check_leader(broker, history, partition, now)
         self._check_leaders_have_all(history)
 
-    def _entries(self, broker: SimBroker, log: Log) -> list[Entry]:
+    def _batches(self, broker: SimBroker, log: Log) -> list[bytes]:
+        """The log's batches, as they lie in its files."""
+        return [
+            bytes(file.data[position : position + header.length])
+            for file in self._files(broker, log)
+            for position, header in batch.walk(file.data)
+        ]
+
+    def _files(self, broker: SimBroker, log: Log) -> list[File]:
         files = broker.machine.tree.files
         paths = sorted(
             p for p in files if os.path.dirname(p) == log.directory and p.endswith(".log")
         )
+        return [files[path] for path in paths]
+
+    def _entries(self, broker: SimBroker, log: Log) -> list[Entry]:
         found: list[Entry] = []
-        for path in paths:
-            for _position, header in batch.walk(files[path].data):
+        for file in self._files(broker, log):
+            for _position, header in batch.walk(file.data):
                 if header.base_offset >= log.end_offset:
                     break
                 if header.base_offset != len(found):

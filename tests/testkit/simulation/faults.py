@@ -8,6 +8,7 @@ wipes, elections of the newest ISR member, power cuts that take the whole un-syn
 from __future__ import annotations
 
 import errno
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,9 +18,11 @@ from headrace.broker.core import encoding, transitions
 from headrace.broker.core.model import Leader, PartitionRecord, Shard, TopicObject
 from headrace.broker.store import keys
 from headrace.broker.store.base import Change, Item
+from headrace.protocol.names import OFFSETS_TOPIC
 from testkit.simulation.broker import SimBroker
 from testkit.simulation.clients import Producer
 from testkit.simulation.disk import Cut
+from testkit.simulation.groups import READ_TOPIC, Member
 from testkit.simulation.wire import ASK, CAS, TOLD, Message, Verdict, Weather
 
 if TYPE_CHECKING:
@@ -35,6 +38,7 @@ KINDS = (
     "live leader replaced", "machine rebooted", "message cut off", "message doubled",
     "message held back", "message late", "message lost", "message overtaken", "minimum lowered",
     "process killed", "process paused", "removal by another controller", "store away",
+    "member killed", "member left", "member paused",
     "un-synced names lost", "un-synced writes lost", "watch broke off", "watch went back",
     "write of unknown outcome, done", "write of unknown outcome, not done (yet)", "write torn",
 )  # fmt: skip
@@ -50,6 +54,8 @@ class Plan:
     mins: tuple[int, ...] = (2, 2, 1)
     records: int = 3
     producers: int = 1
+    members: int = 0
+    """Of a group; then the partition that all happens to is one of `__offsets`."""
     acts_count: int = 6
     pause_s: float = 2.0
     """The longest time between two faults, and between two records."""
@@ -77,6 +83,13 @@ PLANS: dict[str, Plan] = {
     ),
     "store": Plan({**STORE, **CUTS, "kill": 1.0, "start": 3.0, "let_go": 2.0, "elect": 1.0},
                   weathers=(ROUGH, SLOW), biased=True),
+    "group": Plan(
+        {**CUTS, "kill": 3.0, "start": 6.0, "stop": 1.0, "power_cut": 1.0, "elect": 3.0,
+         "let_go": 2.0, "store_away": 0.5, "store_back": 2.0, "member_joins": 2.0,
+         "member_leaves": 1.0, "member_killed": 1.0, "member_paused": 2.0},
+        mins=(2,), producers=0, members=3, acts_count=8, pause_s=4.0,
+        weathers=(FAIR, ROUGH), biased=True,
+    ),
     "rough": Plan(
         {**CRASHES, **CUTS, **STORE, "elect": 1.0, "let_go": 2.0, "full": 1.0, "broken": 2.5,
          "lower": 1.5},
@@ -131,13 +144,17 @@ class Fate:
             if broker.is_up:
                 self.store_back(broker)
             broker.start()
+        for member in world.members:
+            member.process.resume()
+        if self.plan.members and not any(member.is_there for member in world.members):
+            world.join()
 
     # --- biases -----------------------------------------------------------------------------------
 
     def _bias(self, message: Message) -> Verdict | None:
         """Holds back what the deadliest traces hold back."""
         kind, chance = message.kind, self._rng.random()
-        is_record = "partitions/" in message.what
+        is_record = keys.shard(self.world.topic, 0) in message.what
         if kind in (CAS, TOLD) and is_record and chance < 0.25:
             return self._held(message)
         if kind == ASK and "fetch" in message.what and chance < 0.02:
@@ -151,7 +168,7 @@ class Fate:
     def _on_write(self, who: str, before: Item | None, after: Item) -> None:
         """An expand: its newest member is elected at once, sometimes."""
         self.world.checker.written(who, before, after)
-        if before is None or not after.key.startswith("partitions/t/"):
+        if before is None or after.key != keys.shard(self.world.topic, 0):
             return
         old, new = encoding.decode_shard(before.value), encoding.decode_shard(after.value)
         if not isinstance(old, Shard) or not isinstance(new, Shard):
@@ -215,6 +232,7 @@ class Fate:
     def isolate(self, broker: SimBroker) -> None:
         others = [b.name for b in self.world.brokers if b is not broker]
         others += [p.process.name for p in self.world.producers]
+        others += [m.name for m in self.world.members if m.is_there]
         what = self._rng.choice(("brokers", "store", "all", "one"))
         if what == "one":
             others = [self._rng.choice(others)]
@@ -298,7 +316,7 @@ class Fate:
 
     def lower(self, broker: SimBroker) -> None:
         """min.insync.replicas becomes 1."""
-        key = keys.topic("t")
+        key = keys.topic(self.world.topic)
         item = self.world.cluster.objects.get(key)
         topic = encoding.decode_topic(item.value) if item else None
         if item is None or not isinstance(topic, TopicObject):
@@ -311,14 +329,39 @@ class Fate:
             Change(key, encoding.encode_topic(changed), item.revision), "an admin"
         )
 
+    # --- members of a group -----------------------------------------------------------------------
+
+    def member_joins(self, broker: SimBroker) -> None:
+        if sum(member.is_there for member in self.world.members) <= self.plan.members:
+            self.world.join()
+
+    def member_leaves(self, broker: SimBroker) -> None:
+        self.world.tally["member left"] += 1
+        self._a_member().leave()
+
+    def member_killed(self, broker: SimBroker) -> None:
+        self.world.tally["member killed"] += 1
+        self._a_member().kill()
+
+    def member_paused(self, broker: SimBroker) -> None:
+        member = self._a_member()
+        self.world.trace(f"{member.name} is paused")
+        self.world.tally["member paused"] += 1
+        member.process.pause()
+        self.world.loop.at(self._rng.random() * 12.0, member.process.resume)
+
+    def _a_member(self) -> Member:
+        return self._rng.choice(self.world.members)
+
 
 def make(kind: str, seed: int, make_world: Callable[..., World], *, is_verbose: bool) -> Fate:
     """The world of a seed, and its fate."""
     plan = PLANS[kind]
     world = make_world(
-        seed, brokers_count=plan.brokers, min_isr=1, config=plan.config, is_verbose=is_verbose
-    )
-    world.min_isr = world.rng.choice(plan.mins)
+        seed, brokers_count=plan.brokers, config=plan.config, is_verbose=is_verbose,
+        topic=OFFSETS_TOPIC if plan.members else READ_TOPIC,
+        min_isr=random.Random(~seed).choice(plan.mins),
+    )  # fmt: skip
     return Fate(world, plan)
 
 
@@ -332,6 +375,8 @@ def live(fate: Fate) -> None:
     fate.prepare()
     world.begin()
     fate.begin()
+    for _ in range(plan.members):
+        world.join()
     tasks = []
     for number in range(plan.producers):
         acks = -1 if number or rng.random() < 0.8 else 1
@@ -347,8 +392,26 @@ def live(fate: Fate) -> None:
     for task in tasks:
         world.loop.wait_for(task, within_s=HEALED_WITHIN_S)
     world.until(world.is_whole, HEALED_WITHIN_S)
+    if plan.members:
+        _settle_group(world)
+        return
     last = Producer(world, plan.producers)
     sent = last.process.spawn(last.send())
     assert world.loop.wait_for(sent, within_s=HEALED_WITHIN_S), "nothing can be sent any more"
+    world.until(world.is_level, HEALED_WITHIN_S)
+    world.finish()
+
+
+def _settle_group(world: World) -> None:
+    """The group comes to rest: every partition has one reader, who commits, and no replica has
+    anything else to say."""
+    groups = world.groups
+    assert groups is not None
+    world.until(world.is_read, HEALED_WITHIN_S)
+    before = groups.commits
+    if not any(history.is_void for history in world.checker.histories.values()):
+        world.until(lambda: groups.commits > before, HEALED_WITHIN_S)
+    for member in world.members:
+        member.kill()
     world.until(world.is_level, HEALED_WITHIN_S)
     world.finish()

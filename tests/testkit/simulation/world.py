@@ -27,11 +27,13 @@ from headrace.protocol.names import OFFSETS_TOPIC
 from testkit.simulation.broker import SimBroker
 from testkit.simulation.checker import Checker
 from testkit.simulation.clients import Producer
+from testkit.simulation.groups import READ_TOPIC, GroupChecker, Member
 from testkit.simulation.loop import Process, SimLoop, Stuck
 from testkit.simulation.store import SimCluster
 from testkit.simulation.wire import Wire
 
-TOPIC = "t"
+READ_PARTITIONS = 4
+"""Of the topic that a group reads."""
 
 
 @dataclass(slots=True)
@@ -42,6 +44,8 @@ class World:
     brokers_count: int = 3
     min_isr: int = 2
     partitions: int = 1
+    topic: str = READ_TOPIC
+    """Whose partitions are looked at. `__offsets`: a group reads another topic."""
     config: Mapping[str, str | int] = field(default_factory=dict)
     """The topic's."""
     settings: Mapping[str, int] = field(default_factory=dict)
@@ -57,6 +61,8 @@ class World:
     checker: Checker = field(init=False)
     brokers: list[SimBroker] = field(init=False)
     producers: list[Producer] = field(init=False)
+    members: list[Member] = field(init=False)
+    groups: GroupChecker | None = field(init=False)
     lines: list[str] = field(init=False)
     tally: Counter[str] = field(default_factory=Counter)
     """How often each kind of fault came."""
@@ -72,20 +78,24 @@ class World:
         self.cluster = SimCluster()
         self.cluster.on_write = self.checker.written
         self.brokers = [SimBroker(self, n) for n in range(self.brokers_count)]
-        self.producers = []
+        self.producers, self.members = [], []
+        self.groups = GroupChecker(self) if self.topic == OFFSETS_TOPIC else None
         self.loop.after_step = self._after_step
         self._by_name = {broker.name: broker for broker in self.brokers}
-        self.topic_id = self.new_id()
         self._found()
 
     def _found(self) -> None:
         """The cluster and its internal topic, small: their making is tested elsewhere."""
         cluster = encoding.encode_cluster(ClusterObject(cluster_id="sim"))
         self.cluster.write(Change(keys.CLUSTER, cluster, None), "nobody")
+        config: dict[str, str | int] = {"cleanup.policy": "compact"}
+        if self.topic == OFFSETS_TOPIC:
+            config |= {"min.insync.replicas": self.min_isr, **self.config}
         topic = TopicObject(
-            name=OFFSETS_TOPIC, topic_id=self.new_id(), partition_count=1, replicas=1,
-            config={"cleanup.policy": "compact"},
+            name=OFFSETS_TOPIC, topic_id=self.new_id(), partition_count=1,
+            replicas=self.brokers_count if self.topic == OFFSETS_TOPIC else 1, config=config,
         )  # fmt: skip
+        self.topic_id = topic.topic_id
         self.cluster.write(
             Change(keys.topic(topic.name), encoding.encode_topic(topic), None), "nobody"
         )
@@ -121,16 +131,27 @@ class World:
         for broker in self.brokers:
             broker.start()
         self.until(self._all_know_all, 30.0)
-        config = {"min.insync.replicas": self.min_isr, **self.config}
-        created = self.brokers[0].live.spawn(
-            self.brokers[0].node.coordination.create_topic(
-                TOPIC, partitions=self.partitions, replicas=self.brokers_count, config=config
+        if self.topic == OFFSETS_TOPIC:
+            self._create(READ_TOPIC, partitions=READ_PARTITIONS, replicas=1, config={})
+        else:
+            config = {"min.insync.replicas": self.min_isr, **self.config}
+            self.topic_id = self._create(
+                self.topic, partitions=self.partitions, replicas=self.brokers_count, config=config
             )
-        )
-        self.topic_id = self.loop.wait_for(created, within_s=30.0).topic_id
         for number in range(self.partitions):
             self.checker.watch(TopicIdPartition(self.topic_id, number))
         self.until(self.is_whole, 30.0)
+
+    def _create(
+        self, name: str, *, partitions: int, replicas: int, config: Mapping[str, str | int]
+    ) -> TopicId:
+        broker = self.brokers[0]
+        created = broker.live.spawn(
+            broker.node.coordination.create_topic(
+                name, partitions=partitions, replicas=replicas, config=config
+            )
+        )
+        return self.loop.wait_for(created, within_s=30.0).topic_id
 
     def _all_know_all(self) -> bool:
         for broker in self.brokers:
@@ -161,7 +182,7 @@ class World:
 
     def record(self, partition: int = 0) -> PartitionRecord | None:
         """The partition's record in the store."""
-        item = self.cluster.objects.get(keys.shard(TOPIC, 0))
+        item = self.cluster.objects.get(keys.shard(self.topic, 0))
         shard = encoding.decode_shard(item.value) if item else None
         if not isinstance(shard, Shard) or partition >= len(shard.records):
             return None
@@ -200,7 +221,7 @@ class World:
         self, step: Callable[[PartitionRecord], transitions.Step], *, who: str, partition: int = 0
     ) -> bool:
         """Somebody takes a step with the record by compare-and-swap, now; whether it is legal."""
-        key = keys.shard(TOPIC, 0)
+        key = keys.shard(self.topic, 0)
         item = self.cluster.objects.get(key)
         shard = encoding.decode_shard(item.value) if item else None
         record = self.record(partition)
@@ -235,6 +256,22 @@ class World:
             leader = self.leader(number)
             assert leader is not None
             self.checker.final(TopicIdPartition(self.topic_id, number), leader)
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    def join(self) -> None:
+        """One more member."""
+        self.members.append(Member(self, len(self.members)))
+
+    def is_read(self) -> bool:
+        """Whether every partition is read by one member that may hand out."""
+        read = [
+            where.partition
+            for member in self.members
+            for where in member.owns()
+            if member.may_hand_out(where)
+        ]
+        return sorted(read) == list(range(READ_PARTITIONS))
 
     def state(self) -> str:
         """The cluster in a few words."""
