@@ -27,6 +27,8 @@ from headrace.operator.process.metrics import Metrics
 from headrace.operator.process.watches import Watches
 from headrace.operator.process.work_queue import Key, WorkQueue
 from headrace.operator.reconcile.clusters import Clusters
+from headrace.operator.reconcile.groups import Groups
+from headrace.operator.reconcile.topics import Topics
 from headrace.operator.settings import Settings
 
 log = logging.getLogger("headrace.operator")
@@ -56,6 +58,10 @@ class Operator:
             self._kube, self._events,
             resync_s=settings.resync_seconds, poll_s=settings.poll_seconds,
         )  # fmt: skip
+        self._topics = Topics(self._kube, self._events, self._desk, poll_s=settings.poll_seconds)
+        self._groups = Groups(
+            self._kube, self._events, self._desk, poll_s=settings.group_poll_seconds
+        )
 
     def stop(self) -> None:
         """Ends `run`."""
@@ -143,6 +149,11 @@ class Operator:
             self._metrics.leads(False)
 
     async def _pass(self, key: Key) -> float | None:
+        match key.kind:
+            case paths.TOPIC.name:
+                return await self._topics.pass_over(key)
+            case paths.CONSUMER_GROUP.name:
+                return await self._groups.pass_over(key)
         return await self._clusters.pass_over(key)
 
     # --- lists ---

@@ -85,8 +85,8 @@ class Desk:
         if kind not in ASKED_OF_ALL:
             self.ask(Key(kind, namespace, name), 0.0)
             for each in ASKED_OF_ALL:
-                if self.of(Key(each, namespace, name)):
-                    self.ask(Key(each, namespace, name), BATCH_DELAY_S)
+                for belonging in self.of(Key(each, namespace, name)):
+                    self._note(each, belonging)
             return
         key = Key(kind, namespace, cluster_of(value))
         self._news.setdefault(key, set()).add((namespace, name))
@@ -156,9 +156,12 @@ def subject_of(value: JsonObject) -> str:
 
 
 def _wish(value: JsonObject) -> object:
-    """What a person can change: all but status."""
+    """What a person can change: all but status. It is what passes are made for."""
     meta = value["metadata"]
+    # Of a cluster also whether it is ready: its topics wait for that.
+    state = _state(value) if value["kind"] == paths.BROKER_CLUSTER.name else ""
     return (
+        state,
         meta.get("uid"),
         meta.get("generation"),
         meta.get("annotations"),

@@ -77,8 +77,9 @@ async def ask_cluster(admin: Admin, seen: Cluster) -> Cluster:
             known = replace(seen, admin=await _facts(admin), trouble="")
             return replace(known, admin=await _checked(admin, known))
     except (HeadraceError, TimeoutError) as error:
-        said = str(error) or f"nothing within {REQUEST_TIMEOUT_S * 2:g} s"
-        return replace(seen, admin=None, trouble=f"the brokers don't answer: {said}")
+        # Without the address that was tried last, so that it is written once and not at each try.
+        why = error.code if isinstance(error, HeadraceError) else "nothing in time"
+        return replace(seen, admin=None, trouble=f"no broker answers ({why}); trying again")
 
 
 async def _facts(admin: Admin) -> seen_as.Admin:
@@ -212,6 +213,14 @@ async def at_once(call: Callable[[T], Awaitable[R]], items: Iterable[T]) -> list
     except* HeadraceError as errors:
         raise _first_of(errors) from errors
     return [task.result() for task in tasks]
+
+
+async def every(call: Callable[[T], Awaitable[None]], items: Iterable[T]) -> None:
+    """All the calls, also if some fail; then raises the first failure."""
+    outcomes = await asyncio.gather(*(call(item) for item in items), return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException):
+            raise outcome
 
 
 def _first_of(errors: BaseExceptionGroup[BaseException]) -> BaseException:

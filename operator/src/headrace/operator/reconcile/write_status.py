@@ -18,9 +18,15 @@ def now() -> str:
 
 
 async def write_status(
-    kube: KubeClient, events: Events, raw: JsonObject, wanted: JsonObject
+    kube: KubeClient,
+    events: Events,
+    raw: JsonObject,
+    wanted: JsonObject,
+    *,
+    quiet: bool = False,
 ) -> JsonObject:
-    """Writes the difference, if there is one, and tells what is new. The resource as it is now.
+    """Writes the difference, if there is one, and tells what is new; `quiet`: only what a person
+    should look at. The resource as it is now.
 
     Raises:
         KubernetesError.
@@ -36,6 +42,8 @@ async def write_status(
     )  # fmt: skip
     before = present.get("conditions") or []
     for is_bad, each in news(before, wanted.get("conditions") or []):
+        if quiet and not is_bad:
+            continue
         severity: Severity = "Warning" if is_bad else "Normal"
         reason = "Ready" if (each.type, each.status) == ("Ready", "True") else each.reason
         events.tell(raw, severity, reason, each.message)
