@@ -482,12 +482,14 @@ class GroupHeartbeat(Body):
 
 class GroupHeartbeatAnswer(Answer):
     """`epoch` is what the member is told now, `assignment` all that it owns from then on: it gives
-    up what is missing, and then says that epoch. None: nothing new."""
+    up what is missing, and then says that epoch. None: nothing new. `coordinator` is the broker
+    that answers for the group now: asking it spares a hop, any other one passes requests on."""
 
     member_id: str
     epoch: int
     session_timeout_ms: int
     assignment: list[OwnedTopic] | None = None
+    coordinator: int = -1
 
 
 class GroupList(Answer):

@@ -178,7 +178,11 @@ class ClusterView:
         leader = view.leaders[partition]
         if leader is None:
             return None
-        direct = self._brokers.get(leader)
+        return self.url_of_broker(leader)
+
+    def url_of_broker(self, broker_id: int) -> str:
+        """The address to ask a broker at: its own, or the bootstrap address, which passes on."""
+        direct = self._brokers.get(broker_id)
         if direct is None or self._client.settings.route == "bootstrap":
             return self._client.bootstrap_url
         detour = self._detours.get(direct)

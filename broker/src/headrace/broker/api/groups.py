@@ -125,7 +125,9 @@ class Groups:
         step = told.step
         owned = None if step is None else self._owned(step.assigned)
         return json_answer(
-            GroupHeartbeatAnswer(beat.member_id, told.epoch, told.session_timeout_ms, owned)
+            GroupHeartbeatAnswer(
+                beat.member_id, told.epoch, told.session_timeout_ms, owned, self._broker_id
+            )
         )
 
     def _owned(self, partitions: Iterable[TopicIdPartition]) -> list[OwnedTopic]:

@@ -1,5 +1,6 @@
-"""A member's requests to its group's coordinator: one try each, through the bootstrap address, from
-where they are passed on."""
+"""A member's requests to its group's coordinator, one try each: directly once an answer told who
+that is (a hop less, and no place among those that brokers pass on), else through the bootstrap
+address."""
 
 from __future__ import annotations
 
@@ -10,8 +11,10 @@ from dataclasses import dataclass
 import msgspec
 
 from headrace.protocol import routes
+from headrace.protocol.errors import HeadraceError
 from headrace.protocol.models import GroupHeartbeat, GroupHeartbeatAnswer, TopicList
 from headrace.sdk.client import Client
+from headrace.sdk.cluster_view import ClusterView
 from headrace.sdk.settings import ConsumerSettings
 
 LEAVES = -1
@@ -38,8 +41,12 @@ class Asked:
 class GroupCalls:
     """The requests of one consumer."""
 
-    def __init__(self, client: Client, group: str, settings: ConsumerSettings) -> None:
+    def __init__(
+        self, client: Client, view: ClusterView, group: str, settings: ConsumerSettings
+    ) -> None:
         self._client = client
+        self._view = view
+        self._coordinator: int | None = None
         self._settings = settings
         self._path = routes.fill(routes.GROUP_HEARTBEAT, group=group)
 
@@ -76,14 +83,21 @@ class GroupCalls:
         await self._send(GroupHeartbeat(member_id, epoch), timeout=LEAVE_TIMEOUT_S)
 
     async def _send(self, body: GroupHeartbeat, *, timeout: float) -> GroupHeartbeatAnswer:
-        response = await self._client.send(
-            self._client.bootstrap_url,
-            "POST",
-            self._path,
-            body=(msgspec.json.encode(body),),
-            timeout=timeout,
-        )
-        return _decoder.decode(response.body)
+        url = self._client.bootstrap_url
+        if self._coordinator is not None:
+            url = self._view.url_of_broker(self._coordinator)
+        try:
+            response = await self._client.send(
+                url, "POST", self._path, body=(msgspec.json.encode(body),), timeout=timeout
+            )
+        except HeadraceError as error:
+            self._coordinator = None
+            self._view.went_wrong(url, error)
+            raise
+        answer = _decoder.decode(response.body)
+        if answer.coordinator >= 0:
+            self._coordinator = answer.coordinator
+        return answer
 
     async def topic_names(self) -> list[str]:
         """All topics that there are.

@@ -128,7 +128,7 @@ class Session:
             on_lost=self._callbacks.on_lost,
         )
         membership = Membership(
-            GroupCalls(self._client, settings.group, settings),
+            GroupCalls(self._client, self._view, settings.group, settings),
             self._reader,
             settings,
             self.subscription.topics,
