@@ -108,8 +108,8 @@ def problems(schema: Json, value: Any, path: str) -> Iterator[tuple[str, str]]:
     if schema.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, (int, str)):
             yield path, f"Invalid value: {value!r}: must be an integer or a string"
-        return
-    if wanted and not _is_type(value, wanted):
+            return
+    elif wanted and not _is_type(value, wanted):
         yield path, f'Invalid value: "{_type_name(value)}": must be of type {wanted}'
         return
     if "enum" in schema and value not in schema["enum"]:

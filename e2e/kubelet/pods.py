@@ -112,6 +112,8 @@ class PodRun:
             self._kill()
             await asyncio.wait({life})
             _log_failure(life)
+            for process in self._processes.values():
+                await process.wait()
             await self._session.close()
         await self._bury()
 
@@ -251,7 +253,9 @@ class PodRun:
             try:
                 return await asyncio.shield(starting)
             except asyncio.CancelledError:
-                _signal(await starting, signal.SIGKILL)
+                process = await starting
+                _signal(process, signal.SIGKILL)
+                await process.wait()
                 raise
 
     async def _probe(
@@ -377,19 +381,20 @@ class PodRun:
         hook = await asyncio.create_subprocess_exec(
             *words, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.DEVNULL
         )
-        while hook.returncode is None and process.returncode is None:
-            if left_s() <= 0 or self._is_gone:
-                break
-            await asyncio.sleep(0.02)
-        _signal(hook, signal.SIGKILL)
+        try:
+            while hook.returncode is None and process.returncode is None:
+                if left_s() <= 0 or self._is_gone:
+                    break
+                await asyncio.sleep(0.02)
+        finally:
+            _signal(hook, signal.SIGKILL)
+            await hook.wait()
 
     def _kill(self) -> None:
         for process in self._processes.values():
             _signal(process, signal.SIGKILL)
 
     async def _bury(self) -> None:
-        for process in self._processes.values():
-            await process.wait()
         if not self._is_gone:
             with contextlib.suppress(Refused, aiohttp.ClientError, TimeoutError):
                 await self._caches.delete(self.pod, grace_s=0)
