@@ -44,6 +44,9 @@ PARTITIONS = 6
 LOAD_PAUSE_S = 0.002
 """Between two sends of a writer: about 300 records a second and partition."""
 
+ANSWER_ON_ITS_WAY_S = 0.05
+"""What is acknowledged so soon after a kill was answered before it."""
+
 COPY_BYTES = 1_000_000_000
 COPY_ROUNDS = 3
 THROTTLE_BYTES_PER_S = 50_000_000
@@ -126,6 +129,7 @@ class Writing:
     bootstrap: str
     topic: str
     acknowledged: dict[int, list[float]] = field(default_factory=dict)
+    sent: dict[int, list[float]] = field(default_factory=dict)
     failures: list[HeadraceError] = field(default_factory=list)
     _done: bool = False
 
@@ -144,24 +148,31 @@ class Writing:
 
     async def _write(self, producer: Producer, partition: int) -> None:
         times = self.acknowledged.setdefault(partition, [])
+        begun = self.sent.setdefault(partition, [])
         value = b"x" * VALUE_BYTES
         while not self._done:
+            at = time.perf_counter()
             try:
                 await producer.send(self.topic, value, partition=partition)
             except HeadraceError as error:
                 self.failures.append(error)
             else:
+                begun.append(at)
                 times.append(time.perf_counter())
             await asyncio.sleep(LOAD_PAUSE_S)
 
     def next_after(self, partition: int, at: float) -> float:
-        """Seconds from a moment to the next acknowledgement."""
-        return next(each for each in self.acknowledged[partition] if each > at) - at
+        """Seconds from a moment to the acknowledgement of a record that the victim didn't have: of
+        the last that was under way at that moment, if it was acknowledged later, or the next."""
+        times = zip(self.sent[partition], self.acknowledged[partition], strict=True)
+        return (
+            next(told for sent, told in times if sent > at or told - at > ANSWER_ON_ITS_WAY_S) - at
+        )
 
-    def longest_pause_s(self, partition: int, since: float) -> float:
-        """Between two acknowledgements, from a moment on."""
+    def longest_pause_s(self, partition: int, since: float) -> tuple[float, float]:
+        """Between two acknowledgements, from a moment on; and how long after it it began."""
         times = [since, *(each for each in self.acknowledged[partition] if each > since)]
-        return max(after - before for before, after in itertools.pairwise(times))
+        return max((after - before, before - since) for before, after in itertools.pairwise(times))
 
     def acknowledged_since(self, at: float) -> bool:
         """Whether each partition has taken a record since."""
@@ -200,11 +211,13 @@ async def end_one(
     await cluster.back(victim, pid)
     await in_sync(admin, "load", 3)
     await asyncio.sleep(0.5)
+    pause_s, began_s = max(writing.longest_pause_s(index, at) for index in range(PARTITIONS))
     return {
         "controller": was_controller,
         "partitions led": len(led),
-        "next s": max(writing.next_after(partition, at) for partition in led),
-        "pause s": max(writing.longest_pause_s(partition, at) for partition in range(PARTITIONS)),
+        "next s": round(max(writing.next_after(partition, at) for partition in led), 3),
+        "pause s": round(pause_s, 3),
+        "it began after s": round(began_s, 3),
     }
 
 

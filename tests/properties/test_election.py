@@ -17,6 +17,7 @@ from headrace.broker.core.election import (
     by_command,
     decide,
     has_standing,
+    leaving,
 )
 from headrace.broker.core.model import (
     BrokerStatus,
@@ -199,7 +200,21 @@ def test_a_draining_leader_hands_over_only_if_somebody_else_can_lead() -> None:
     moved = decide(record, {0: draining, 1: BrokerStatus(1, zero, live=True)})
     assert isinstance(moved, Elected)
     assert moved.record.leader == Leader(1, 1)
-    assert len(moved.record.isr) == 2
+    assert moved.record.isr == (Member(1, zero),), "nothing waits for the one that leaves"
+    needed = decide(replace(record, min_isr=2), {0: draining, 1: BrokerStatus(1, zero, live=True)})
+    assert isinstance(needed, Elected)
+    assert len(needed.record.isr) == 2, "the minimum needs it"
+
+
+def test_followers_that_leave_go_together_or_not_at_all() -> None:
+    zero = Generation(0, 0)
+    record = replace(_lost_by_all(3), leader=Leader(0, 1), min_isr=2)
+    stays = {broker: BrokerStatus(1, zero, live=True) for broker in range(3)}
+    leaves = {b: BrokerStatus(1, zero, live=True, state="draining") for b in range(3)}
+    assert leaving(record, stays) == set()
+    assert leaving(record, {**stays, 2: leaves[2]}) == {2}
+    assert leaving(record, {0: stays[0], 1: leaves[1], 2: leaves[2]}) == set()
+    assert leaving(replace(record, min_isr=1), leaves) == set(), "the leader leaves as well"
 
 
 def test_nobody_left_in_isr_and_elr_is_offline_with_a_reason() -> None:

@@ -33,7 +33,29 @@ async def test_the_wait_ends_as_soon_as_others_lead(pair: list[Node]) -> None:
     assert await leaving.handed_over(timeout_s=5) == 0
     assert asyncio.get_running_loop().time() - began < 0.5
     assert {r.leader.broker_id for r in pair[0].records("orders") if r.leader} == {1}
-    assert all(len(r.isr) == 2 for r in pair[0].records("orders"))
+    assert {member.broker_id for r in pair[0].records("orders") for member in r.isr} == {1}
+
+
+async def test_a_follower_that_leaves_is_waited_for_by_nobody(pair: list[Node]) -> None:
+    leaving = pair[1].coordination
+    await leaving.drain()
+    assert await leaving.handed_over(timeout_s=5) == 0
+    records = pair[1].records("orders")
+    assert {member.broker_id for record in records for member in record.isr} == {0}
+
+
+async def test_a_follower_that_the_minimum_needs_stays_in_sync_to_the_end(
+    pair: list[Node],
+) -> None:
+    leaving = pair[1].coordination
+    await leaving.create_topic(
+        "needed", partitions=2, replicas=2, config={"min.insync.replicas": 2}
+    )
+    await leaving.drain()
+    assert await leaving.handed_over(timeout_s=5) == 0
+    records = pair[1].records("needed")
+    assert all(len(record.isr) == 2 for record in records)
+    assert {record.leader.broker_id for record in records if record.leader} == {0}
 
 
 async def test_what_nobody_else_can_lead_is_not_waited_for(pair: list[Node]) -> None:

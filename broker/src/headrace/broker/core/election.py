@@ -6,7 +6,8 @@ Constraints: standing is an entry in ISR, or else in ELR, whose generation is th
 Algorithm, the first that gives somebody:
   1. the leader's session is the registered one and live: it stays (a draining one stays too, if
      nobody else can lead);
-  2. ISR entries with standing, in the order of `replicas`; draining, leaving and cordoned last;
+  2. ISR entries with standing, in the order of `replicas`; draining, leaving and cordoned last (and
+     a draining one leaves the ISR with this step, if the minimum is there without it);
   3. ELR entries with standing, the same way; it leads alone;
   4. every member of ISR and ELR is back and none has standing: the greatest (last epoch, log end),
      marked `possible_loss` (R24); a sole member needs no comparing;
@@ -116,6 +117,30 @@ def by_command(record: PartitionRecord, brokers: Brokers, broker_id: int) -> Ele
     return decided
 
 
+def leaving(record: PartitionRecord, brokers: Brokers) -> set[int]:
+    """In-sync followers whose brokers are about to stop: out of the ISR before they do, so that no
+    record waits until somebody has noticed that they have. Empty where fewer than the minimum would
+    be left, and where the leader itself is about to stop."""
+    led = _live_leader(record, brokers)
+    if led is None or brokers[led].state == "draining":
+        return set()
+    return {entry.broker_id for entry in _draining(record, record.isr, brokers)}
+
+
+def _draining(
+    record: PartitionRecord, isr: Iterable[Member], brokers: Brokers
+) -> tuple[Member, ...]:
+    """Those of an ISR that may leave it because their brokers are about to stop."""
+    entries = tuple(isr)
+    found = tuple(e for e in entries if _state(e, brokers) == "draining")
+    return found if len(entries) - len(found) >= record.min_effective else ()
+
+
+def _state(entry: Member, brokers: Brokers) -> str | None:
+    status = brokers.get(entry.broker_id)
+    return None if status is None else status.state
+
+
 def has_standing(entry: Member, brokers: Brokers) -> bool:
     """Whether the entry is of a broker that is there with the log it had then."""
     status = brokers.get(entry.broker_id)
@@ -163,6 +188,8 @@ def _elected_from_isr(
     record: PartitionRecord, standing: list[Member], brokers: Brokers
 ) -> Decision:
     kept = set(standing)
+    if brokers[standing[0].broker_id].state != "draining":
+        kept.difference_update(_draining(record, standing, brokers))
     isr = [standing[0], *(entry for entry in record.isr if entry in kept and entry != standing[0])]
     return _elected(record, isr, brokers, "first of the ISR that is live")
 

@@ -93,8 +93,8 @@ def adjust_shard(
     log_ends: LogEnds | None = None,
 ) -> Adjusted:
     """One step for each record that needs one: a leader where there is none with a valid session,
-    dead followers out of the ISR, the minimum and `unclean` as the settings say. Unreadable and
-    `frozen` records stay untouched."""
+    dead and leaving followers out of the ISR, the minimum and `unclean` as the settings say.
+    Unreadable and `frozen` records stay untouched."""
     setting = topic_config.effective(topic.config, cluster.config, replicas=topic.replicas)
     unclean = bool(setting["unclean.leader.election.enable"].value)
     minima: dict[int, int] = {}
@@ -223,8 +223,8 @@ def _adjust(
     if isinstance(decision, election.Offline):
         # The record stays as it is: its ISR and ELR say who may lead once they are back.
         return record, Note(record.partition, decision.reason, ask=decision.ask)
-    dead = [e.broker_id for e in record.isr if not _is_live(e.broker_id, brokers)]
-    removed = transitions.remove_dead(record, dead)
+    dead = {e.broker_id for e in record.isr if not _is_live(e.broker_id, brokers)}
+    removed = transitions.remove_dead(record, dead | election.leaving(record, brokers))
     return (record if isinstance(removed, Refusal) else removed), None
 
 

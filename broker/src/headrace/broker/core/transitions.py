@@ -133,7 +133,8 @@ def remove_broken(record: PartitionRecord, broker_id: int) -> Step:
 
 
 def remove_dead(record: PartitionRecord, dead: Collection[int]) -> Step:
-    """The controller takes dead followers out of the ISR; the leader stays."""
+    """The controller takes dead followers, and those that are about to stop, out of the ISR; the
+    leader stays."""
     if record.leader and record.leader.broker_id in dead:
         return Refusal("the leader can't be removed without an election")
     return _without(record, dead)
