@@ -25,6 +25,8 @@ from headrace.broker.store import kubernetes_api
 from headrace.broker.store import kubernetes_objects as objects
 from headrace.broker.store.base import Applied, Change, Gone, Put, Refused, Snapshot, Unknown
 from headrace.broker.store.kubernetes import PAGE, KubernetesStore
+from headrace.broker.store.kubernetes_watch import Watch
+from headrace.broker.store.watcher import Mailbox
 from headrace.protocol.errors import InvalidConfig, InvalidRequest, StoreUnavailable
 from testkit.kubernetes import QUICK, open_store
 
@@ -464,3 +466,23 @@ def test_the_setting_names_namespace_and_cluster() -> None:
     for wrong in ("kubernetes:prod", "kubernetes:", "etcd:x"):
         with pytest.raises(InvalidConfig, match="kubernetes:NAMESPACE/CLUSTER"):
             load(flags={"store": wrong})
+
+
+async def test_a_watch_outlives_what_nobody_foresaw(store: KubernetesStore) -> None:
+    faults: list[Exception] = [KeyError("metadata")]
+
+    async def list_once_broken(scope: objects.Scope) -> tuple[list[objects.Json], str]:
+        if faults:
+            raise faults.pop()
+        return await store.list_scope(scope)
+
+    await put(store, KEY, b"1")
+    mailbox, scope = Mailbox(""), objects.scopes("mill", "", with_leases=False)[0]
+    watch = Watch(store._api, store._path(scope.resource), "mill", scope, list_once_broken, mailbox)
+    task = asyncio.create_task(watch.run())
+    async with asyncio.timeout(5):
+        event = await anext(mailbox.events())
+    assert isinstance(event, Snapshot)
+    assert [item.key for item in event.items] == [KEY]
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)

@@ -170,6 +170,28 @@ async def test_a_store_of_a_newer_format_is_refused(tmp_path: Path) -> None:
         await SqliteStore.open(path)
 
 
+def as_another(path: Path, statement: str) -> None:
+    """Changes the file from another process: a second connection here would drop locks."""
+    code = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]); c.execute(sys.argv[2]); c.commit()"
+    )
+    subprocess.run([sys.executable, "-c", code, str(path), statement], check=True)
+
+
+async def test_a_file_whose_rows_were_damaged_is_an_outage_until_they_are_back(
+    store: SqliteStore,
+) -> None:
+    await store.cas(Change("k", b"1", None))
+    as_another(store.path, "UPDATE counters SET name = 'gone' WHERE name = 'revision'")
+    await asyncio.sleep(0.2)  # the thread looks for news meanwhile
+    async with asyncio.timeout(5):
+        with pytest.raises(StoreUnavailable, match="damaged"):
+            await store.cas(Change("k", b"2", "1"))
+    as_another(store.path, "UPDATE counters SET name = 'revision' WHERE name = 'gone'")
+    async with asyncio.timeout(5):
+        assert await store.cas(Change("k", b"2", "1")) == Applied("2")
+
+
 async def test_a_folder_in_the_place_of_the_file_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "store.db").mkdir()
     with pytest.raises(StoreUnavailable):

@@ -70,6 +70,12 @@ class Watch:
                 self._failures += 1
                 log.info("watching the store: %s", error)
                 await asyncio.sleep(self._api.timing.pause_s(self._failures))
+            except Exception:
+                # Without its watch a broker would go on for ever with what it knows.
+                self._failures += 1
+                log.exception("watching the store failed, it goes on with a new list")
+                self._listed_s = float("-inf")
+                await asyncio.sleep(self._api.timing.pause_s(self._failures))
 
     def _is_list_due(self) -> bool:
         if self._failures and self._failures % FAILURES_BEFORE_LIST == 0:

@@ -13,6 +13,7 @@ The watch: other processes' commits change `PRAGMA data_version`, which the thre
 from __future__ import annotations
 
 import asyncio
+import logging
 import queue
 import threading
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -33,6 +34,8 @@ from headrace.broker.store.base import (
 from headrace.broker.store.sqlite_file import BUSY_TIMEOUT_S, SqliteFile
 from headrace.broker.store.watcher import Mailbox
 from headrace.protocol.errors import StoreUnavailable
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -57,6 +60,7 @@ class SqliteStore:
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._closed = False
+        self._said = ""
 
     @classmethod
     async def open(cls, path: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> SqliteStore:
@@ -150,13 +154,26 @@ class SqliteStore:
 
     def _poll(self) -> None:
         """Hands what changed to the watches. An error here is an outage: the next poll goes on
-        from the same revision, so nothing is missed."""
-        with suppress(StoreUnavailable):
+        from the same revision, so nothing is missed. Nothing ends the thread: whoever waits for it
+        would wait for ever."""
+        try:
             news = self._file.news()
-            if news is None:
-                self._on_loop(self._relist)
-            elif news:
-                self._on_loop(self._tell, news)
+        except StoreUnavailable:
+            return
+        except Exception as error:
+            self._say(error)
+            return
+        if news is None:
+            self._on_loop(self._relist)
+        elif news:
+            self._on_loop(self._tell, news)
+
+    def _say(self, error: Exception) -> None:
+        """Logs what nobody foresaw, once until it is something else: polls come fast."""
+        text = repr(error)
+        if text != self._said:
+            self._said = text
+            log.error("the store %s can't be looked at", self.path, exc_info=error)
 
     def _on_loop(self, function: Callable[..., object], *args: object) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to be told
@@ -180,7 +197,9 @@ class SqliteStore:
         def work() -> None:
             try:
                 items = self._file.list(mailbox.prefix)
-            except StoreUnavailable:
+            except Exception as error:
+                if not isinstance(error, StoreUnavailable):
+                    self._say(error)
                 self._on_loop(self._loop.call_later, 0.1, self._ask_again, mailbox)
             else:
                 self._on_loop(mailbox.put_snapshot, items)

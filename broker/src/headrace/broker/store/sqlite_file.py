@@ -228,6 +228,11 @@ class SqliteFile:
         row = (
             self._usable().execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()
         )
+        if row is None:
+            raise StoreUnavailable(
+                f"the store {self._path} lacks its counter {name!r}: the file is damaged; stop all"
+                " brokers and restore it"
+            )
         return int(row[0])
 
     # --- writing ---
