@@ -102,6 +102,7 @@ class BrokerSample:
     inflight_bytes: int
     throttled: int
     disk_free_bytes: int
+    disk_reserve_bytes: int
     storage_full: bool
     syncs: int
     recovering_remaining: int
@@ -114,6 +115,7 @@ class BrokerSample:
     dirty_ratio_max: float
     is_controller: bool
     live_brokers: int
+    leaderless_partitions: int
     suspect_partitions: int
     store_went_back: bool
     task_failures: Mapping[str, int]
@@ -135,6 +137,11 @@ _BROKER_GAUGES = (
     ("is_controller", "headrace_is_controller", "1 on the broker that keeps the cluster in order."),
     ("live_brokers", "headrace_live_brokers", "Brokers that this one takes for live, itself too."),
     (
+        "leaderless_partitions",
+        "headrace_leaderless_partitions",
+        "Partitions of the cluster that nobody alive leads; the controller counts, others say 0.",
+    ),
+    (
         "suspect_partitions",
         "headrace_suspect_partitions",
         "Partitions whose record in the store is older than what is known, or gone.",
@@ -149,6 +156,7 @@ _BROKER_GAUGES = (
     ("open_files", "headrace_open_log_files", "Log files open."),
     ("inflight_bytes", "headrace_inflight_bytes", "Bytes of bodies and answers in memory."),
     ("disk_free_bytes", "headrace_disk_free_bytes", "Bytes free on the data volume."),
+    ("disk_reserve_bytes", "headrace_disk_reserve_bytes", "Below so many free bytes writes stop."),
     ("storage_full", "headrace_storage_full", "1 while writes are refused for the reserve."),
     ("recovering_remaining", "headrace_recovering_partitions", "Partitions still to check."),
     (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headrace.broker.api.inflight import Inflight
+from headrace.broker.core.model import PartitionRecord
 from headrace.broker.metrics import BrokerSample, TopicSample
 from headrace.broker.node import Node
 from headrace.broker.partition.manager import PartitionManager
@@ -21,6 +22,7 @@ def broker_sample(node: Node, inflight: Inflight) -> BrokerSample:
         inflight_bytes=inflight.used_bytes,
         throttled=inflight.refused + node.quotas.throttled,
         disk_free_bytes=space.free_bytes,
+        disk_reserve_bytes=space.reserve_bytes,
         storage_full=space.is_full,
         syncs=node.logs.flusher.syncs,
         recovering_remaining=node.lifecycle.recovering_remaining,
@@ -33,9 +35,22 @@ def broker_sample(node: Node, inflight: Inflight) -> BrokerSample:
         dirty_ratio_max=cleaning.dirty_ratio_max,
         is_controller=node.coordination.is_controller,
         live_brokers=sum(each.live for each in node.coordination.broker_statuses().values()),
+        leaderless_partitions=_leaderless(node) if node.coordination.is_controller else 0,
         suspect_partitions=len(node.coordination.suspects),
         store_went_back=node.coordination.store_went_back,
         task_failures=dict(node.tasks.failures),
+    )
+
+
+def _leaderless(node: Node) -> int:
+    """Partitions that nobody who lives leads."""
+    view = node.coordination.view
+    live = {id for id, status in node.coordination.broker_statuses().items() if status.live}
+    return sum(
+        not (isinstance(record, PartitionRecord) and record.leader)
+        or record.leader.broker_id not in live
+        for topic in view.topics.values()
+        for record in view.records(topic.topic_id).values()
     )
 
 
