@@ -64,8 +64,10 @@ async def watch(
     factor: float,
     tell: Callable[[bool], None],
 ) -> None:
-    """Asks again and again; tells each verdict."""
-    streak = Streak(probe.get("failureThreshold", 3), probe.get("successThreshold", 1))
+    """Asks again and again; tells each verdict. `factor`: so many times as often, and a failure
+    takes as long as it does anywhere."""
+    failures = round(probe.get("failureThreshold", 3) * factor)
+    streak = Streak(failures, probe.get("successThreshold", 1))
     period_s = float(probe.get("periodSeconds", 10)) / factor
     await asyncio.sleep(float(probe.get("initialDelaySeconds", 0)) / factor)
     while True:

@@ -12,7 +12,7 @@ from suite.cluster import Cluster
 from suite.kube import Kube, kubeconfig_of_a_real_cluster
 from suite.world import World, the_world
 
-SCENARIO_TIMEOUT_S = 420
+SCENARIO_TIMEOUT_S = 900
 FAILED = pytest.StashKey[bool]()
 
 

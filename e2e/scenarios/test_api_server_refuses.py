@@ -41,7 +41,7 @@ def test_a_cluster_comes_up_while_the_api_server_refuses(
             )
         )  # fmt: skip
     cluster.create(replicas=1)
-    cluster.until_ready(timeout_s=120)
+    cluster.until_ready(timeout_s=240)
     assert emulator.api.faults.active[0].met > 2
 
 
@@ -66,7 +66,7 @@ def test_a_change_is_seen_though_the_watches_are_broken(
     until(
         "the setting is in force",
         lambda: cluster.ask("GET", "/v1/cluster/config") is not None and cluster.is_ready(),
-        timeout_s=150,
+        timeout_s=300,
     )
 
 

@@ -52,8 +52,8 @@ def test_a_pod_is_deleted_and_comes_back_with_its_data(busy: Cluster, world: obj
     volume = busy.claims()["data-main-2"]["metadata"]["uid"]
     before = busy.uid_of(2)
     busy.kube.delete("Pod", busy.namespace, "main-2")
-    until("another pod runs in its place", lambda: busy.uid_of(2) != before, timeout_s=90)
-    until("all brokers run", lambda: busy.brokers() == [0, 1, 2], timeout_s=90)
+    until("another pod runs in its place", lambda: busy.uid_of(2) != before, timeout_s=180)
+    until("all brokers run", lambda: busy.brokers() == [0, 1, 2], timeout_s=180)
     clients.go_on()
     clients.stop()
     assert busy.claims()["data-main-2"]["metadata"]["uid"] == volume
@@ -69,9 +69,9 @@ def test_a_node_is_lost_and_the_others_go_on_until_it_is_back(
     emulator.lose_node(node)
     until("nobody waits for a leader", lambda: not led_by(busy, 0) and not leaderless(busy))
     clients.go_on()
-    until("the cluster says so", lambda: not busy.is_ready(), timeout_s=60)
+    until("the cluster says so", lambda: not busy.is_ready())
     emulator.bring_back_node(node)
-    until("all brokers run", lambda: busy.brokers() == [0, 1, 2], timeout_s=90)
+    until("all brokers run", lambda: busy.brokers() == [0, 1, 2], timeout_s=180)
     busy.until_ready()
     clients.go_on()
     clients.stop()
@@ -85,10 +85,10 @@ def test_a_lost_disk_is_replaced_when_a_person_says_so(busy: Cluster) -> None:
     busy.kube.patch("Pod", busy.namespace, "main-1", pod)
     until("there is another volume",
           lambda: busy.claims()["data-main-1"]["metadata"]["uid"] != volume,
-          timeout_s=90)  # fmt: skip
-    busy.until_ready(timeout_s=180)
+          timeout_s=180)  # fmt: skip
+    busy.until_ready(timeout_s=360)
     until("all replicas are in sync", lambda: all(
         sorted(each["isr"]) == [0, 1, 2] for each in busy.describe("orders")["partitions"]
-    ), timeout_s=120)  # fmt: skip
+    ), timeout_s=240)  # fmt: skip
     clients.go_on()
     clients.stop()

@@ -41,8 +41,8 @@ def test_a_new_setting_restarts_one_broker_after_the_other_under_load(busy: Clus
         assert ready_brokers(busy) >= 2, "two brokers were away at once"
         return not before & uids(busy) and len(busy.pods()) == 3
 
-    until("every pod is another one", look, timeout_s=240)
-    busy.until_ready(timeout_s=90)
+    until("every pod is another one", look, timeout_s=480)
+    busy.until_ready(timeout_s=180)
     clients.go_on()
     clients.stop()
 
@@ -51,8 +51,8 @@ def test_a_new_setting_restarts_one_broker_after_the_other_under_load(busy: Clus
 def test_a_person_asks_for_a_restart_of_all(busy: Cluster) -> None:
     before = uids(busy)
     busy.annotate("manual-rolling-update", "monday")
-    until("every pod is another one", lambda: not before & uids(busy), timeout_s=240)
-    busy.until_ready(timeout_s=90)
+    until("every pod is another one", lambda: not before & uids(busy), timeout_s=480)
+    busy.until_ready(timeout_s=180)
     after = uids(busy)
     stays("nobody is restarted twice", lambda: uids(busy) == after, seconds=5)
 
@@ -71,10 +71,10 @@ def test_a_live_setting_restarts_nobody(busy: Cluster) -> None:
 def test_a_bad_image_takes_one_broker_and_a_good_one_brings_it_back(busy: Cluster) -> None:
     clients = busy.load("orders", partitions=6)
     busy.change({"image": "registry.invalid/headrace:missing"})
-    until("one pod waits for its image", lambda: ready_brokers(busy) == 2, timeout_s=90)
+    until("one pod waits for its image", lambda: ready_brokers(busy) == 2, timeout_s=180)
     stays("the others are left alone", lambda: ready_brokers(busy) == 2, seconds=8)
     clients.go_on()
     busy.change({"image": busy.image})
-    busy.until_ready(timeout_s=180)
+    busy.until_ready(timeout_s=360)
     clients.go_on()
     clients.stop()

@@ -23,15 +23,15 @@ def test_three_to_five_to_three_brokers_under_load_and_nothing_is_lost(busy: Clu
     clients = busy.load("orders", partitions=6)
 
     busy.scale(5)
-    busy.until_ready(timeout_s=180)
+    busy.until_ready(timeout_s=360)
     assert busy.brokers() == [0, 1, 2, 3, 4]
-    until("the new brokers carry data", lambda: {3, 4} <= busy.carrying(), timeout_s=120)
+    until("the new brokers carry data", lambda: {3, 4} <= busy.carrying(), timeout_s=240)
     clients.go_on()
 
     busy.scale(3)
     until("five have become three", lambda: sorted(busy.pods()) == ["main-0", "main-1", "main-2"],
-          timeout_s=180)  # fmt: skip
-    busy.until_ready(timeout_s=120)
+          timeout_s=360)  # fmt: skip
+    busy.until_ready(timeout_s=240)
     assert busy.carrying() == {0, 1, 2}
     clients.go_on()
     clients.stop()
@@ -49,11 +49,11 @@ def test_one_more_broker_and_one_fewer_under_load(cluster: Cluster) -> None:
 
     cluster.scale(3)
     cluster.until_ready()
-    until("the new broker carries data", lambda: 2 in cluster.carrying(), timeout_s=90)
+    until("the new broker carries data", lambda: 2 in cluster.carrying(), timeout_s=180)
     clients.go_on()
 
     cluster.scale(2)
-    until("it is gone again", lambda: sorted(cluster.pods()) == ["main-0", "main-1"], timeout_s=120)
+    until("it is gone again", lambda: sorted(cluster.pods()) == ["main-0", "main-1"], timeout_s=240)
     cluster.until_ready()
     assert cluster.carrying() == {0, 1}
     clients.go_on()

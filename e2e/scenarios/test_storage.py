@@ -35,8 +35,8 @@ def test_volumes_grow(cluster: Cluster, kube: Kube) -> None:
     until("the claim asks for more", lambda: sizes(cluster) == {"2Gi"})
     until("the volume has grown", lambda: {
         claim["status"]["capacity"]["storage"] for claim in cluster.claims().values()
-    } == {"2Gi"}, timeout_s=180)  # fmt: skip
-    cluster.until_ready(timeout_s=180)
+    } == {"2Gi"}, timeout_s=360)  # fmt: skip
+    cluster.until_ready(timeout_s=360)
     assert cluster.read("orders") == ["kept"]
 
 
@@ -56,7 +56,7 @@ def test_a_new_broker_gets_the_new_size(cluster: Cluster, kube: Kube) -> None:
     cluster.until_ready()
     cluster.change({"storage": {"size": "2Gi"}})
     until("the claim asks for more", lambda: sizes(cluster) == {"2Gi"})
-    cluster.until_ready(timeout_s=120)
+    cluster.until_ready(timeout_s=240)
     cluster.scale(2)
-    cluster.until_ready(timeout_s=120)
+    cluster.until_ready(timeout_s=240)
     until("both are as large", lambda: len(cluster.claims()) == 2 and sizes(cluster) == {"2Gi"})

@@ -44,7 +44,7 @@ def test_what_is_changed_by_hand_is_put_right(one: Cluster) -> None:
     one.ask("PATCH", "/v1/topics/orders", {"config": {"retention.ms": 5_000_000}})
     until("it is as the resource says",
           lambda: one.settings_of("orders")["retention.ms"] == 1_000_000,
-          timeout_s=150)  # fmt: skip
+          timeout_s=300)  # fmt: skip
 
 
 @pytest.mark.soak

@@ -37,9 +37,9 @@ def test_everything_a_cluster_consists_of_is_deleted_while_the_operator_is_down(
         ("ServiceAccount", "main-broker"),
     ):  # fmt: skip
         operators.delete(kind, cluster.namespace, name)
-    until("no broker is left", lambda: not cluster.pods(), timeout_s=90)
+    until("no broker is left", lambda: not cluster.pods(), timeout_s=180)
     install.scale(operators, 1)
-    cluster.until_ready(timeout_s=150)
+    cluster.until_ready(timeout_s=300)
     kept = [value for partition in range(3) for value in cluster.read("orders", partition)]
     assert kept == ["kept"]
 
@@ -78,7 +78,7 @@ def test_a_cluster_that_was_deleted_while_the_operator_was_down_leaves_its_volum
     operators.delete("BrokerCluster", cluster.namespace, "main")
     operators.delete("Topic", cluster.namespace, "orders")
     install.scale(operators, 1)
-    until("the brokers are gone", lambda: not cluster.pods(), timeout_s=90)
+    until("the brokers are gone", lambda: not cluster.pods(), timeout_s=180)
     until(
         "no finalizer holds the topic's resource",
         lambda: operators.get("Topic", cluster.namespace, "orders") is None,
@@ -94,7 +94,7 @@ def test_a_cluster_whose_volumes_shall_go_takes_them_along(cluster: Cluster) -> 
     cluster.create(replicas=1, storage={"size": "1Gi", "deleteClaim": True})
     cluster.until_ready()
     cluster.kube.delete("BrokerCluster", cluster.namespace, "main")
-    until("nothing is left", lambda: not cluster.pods() and not cluster.claims(), timeout_s=90)
+    until("nothing is left", lambda: not cluster.pods() and not cluster.claims(), timeout_s=180)
 
 
 @pytest.mark.soak
@@ -110,7 +110,7 @@ def test_of_two_operators_one_works_and_the_other_takes_over(
     assert leader in install.pods(operators)
     operators.delete("Pod", install.NAMESPACE, leader, grace_s=0)
     cluster.topic("orders", partitions=1)
-    cluster.until_ready("Topic", "orders", timeout_s=90)
+    cluster.until_ready("Topic", "orders", timeout_s=180)
 
 
 @pytest.mark.soak
@@ -124,7 +124,7 @@ def test_a_namespace_is_deleted_with_all_that_is_in_it(world: World) -> None:
         until(
             "the namespace is gone",
             lambda: world.kube.get("Namespace", "", name) is None,
-            timeout_s=120,
+            timeout_s=240,
         )
         world.kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from suite.kube import Json, Kube
 from suite.load_pod import PORT
-from suite.waiting import until
+from suite.waiting import TIMEOUT_S, until
 
 ROOT = Path(__file__).parents[2]
 FOLDER = "/etc/headrace-load"
@@ -44,7 +44,7 @@ class Clients:
             }
         )
         self.kube.call("POST", self.kube.path("Pod", self.namespace), self._pod())
-        until("clients are at work", lambda: self.acknowledged > 0, timeout_s=60)
+        until("clients are at work", lambda: self.acknowledged > 0)
         return self
 
     def _pod(self) -> Json:
@@ -90,7 +90,7 @@ class Clients:
         assert not found.get("errors"), found
         return int(found.get("acknowledged", 0))
 
-    def go_on(self, records: int = 200, *, timeout_s: float = 60.0) -> None:
+    def go_on(self, records: int = 200, *, timeout_s: float = TIMEOUT_S) -> None:
         """Waits until so many more are acknowledged: the cluster takes writes."""
         before = self.acknowledged
         until(

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from suite.clients import Clients
-from suite.kube import Json, Kube, Refused
-from suite.waiting import until
+from suite.kube import Answer, Json, Kube, Refused
+from suite.waiting import TIMEOUT_S, until
 
-READY_S = 90.0
+READY_S = 240.0
 API_VERSION = "headrace.dev/v1alpha1"
 
 
@@ -104,7 +104,7 @@ class Cluster:
 
     def until_said(
         self, reason: str, kind: str = "BrokerCluster", name: str = "", *,
-        type: str = "Ready", timeout_s: float = 60.0,
+        type: str = "Ready", timeout_s: float = TIMEOUT_S,
     ) -> Json:  # fmt: skip
         """Waits until a condition has a reason."""
         return (
@@ -153,12 +153,17 @@ class Cluster:
         Raises:
             Refused: they say no, or nobody is there.
         """
-        answer = self.kube.through(
-            method, "Service", self.namespace, f"{self.name}:http", path, body
-        )
+        answer = until("a broker is ready", lambda: self._reach(method, path, body))
         if answer.status >= 300:
             raise Refused(answer.status, answer.text)
         return answer.value
+
+    def _reach(self, method: str, path: str, body: Any) -> Answer | None:
+        """None while the Service leads to nobody."""
+        service = f"{self.name}:http"
+        answer = self.kube.through(method, "Service", self.namespace, service, path, body)
+        is_nobody = answer.status == 503 and "no endpoints available" in answer.text
+        return None if is_nobody else answer
 
     def brokers(self) -> list[int]:
         """The brokers that run."""

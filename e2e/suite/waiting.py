@@ -12,9 +12,11 @@ from suite.kube import Refused
 
 T = TypeVar("T")
 PAUSE_S = 0.15
+TIMEOUT_S = 120.0
+"""For what takes seconds on a machine that has nothing else to do."""
 
 
-def until(what: str, look: Callable[[], T], *, timeout_s: float = 60.0) -> T:
+def until(what: str, look: Callable[[], T | None], *, timeout_s: float = TIMEOUT_S) -> T:
     """What `look` answers, once it is true; it may be refused or unanswered on the way.
 
     Raises:
