@@ -176,7 +176,7 @@ async def test_a_broken_replica_is_out_and_its_partition_offline_while_others_go
     await node.coordination.mark_failed(topic.topic_id, 1)
     await asyncio.sleep(0.1)
     states = [(r.leader, r.isr == (), r.leader_epoch) for r in node.records("orders")]
-    assert states == [(Leader(0, 1), False, 0), (None, True, 1), (Leader(0, 1), False, 0)]
+    assert states == [(Leader(0, 1), False, 0), (None, True, 2), (Leader(0, 1), False, 0)]
 
 
 async def test_a_partition_record_that_cannot_be_read_freezes_only_itself(

@@ -16,16 +16,29 @@ RECORD = PartitionRecord(
 
 
 def test_a_member_leaves_first() -> None:
-    assert next_step(RECORD, 0) is next_step(RECORD, 1) is Mending.LEAVE
+    for broker_id in (0, 1):
+        assert next_step(RECORD, broker_id, has_left=False) is Mending.LEAVE
+        assert next_step(RECORD, broker_id, has_left=True) is Mending.LEAVE
 
 
 def test_whoever_counts_no_more_copies_the_leader() -> None:
-    assert next_step(RECORD, 2) is Mending.REPLACE
+    assert next_step(RECORD, 2, has_left=True) is Mending.REPLACE
+
+
+def test_who_may_be_taken_in_at_this_moment_leaves_as_well() -> None:
+    assert next_step(RECORD, 2, has_left=False) is Mending.LEAVE
 
 
 def test_the_last_member_keeps_its_files() -> None:
-    assert next_step(replace(RECORD, isr=(Member(1, GEN),), leader=None), 1) is Mending.WAIT
+    alone = replace(RECORD, isr=(Member(1, GEN),), leader=None)
+    assert next_step(alone, 1, has_left=False) is Mending.WAIT
+
+
+def test_the_last_member_gives_way_where_losing_records_is_better_than_waiting() -> None:
+    alone = replace(RECORD, isr=(Member(1, GEN),), unclean=True)
+    assert next_step(alone, 1, has_left=False) is Mending.LEAVE
+    assert next_step(replace(alone, replicas=(1,)), 1, has_left=False) is Mending.WAIT
 
 
 def test_without_another_leader_the_files_stay() -> None:
-    assert next_step(replace(RECORD, leader=None), 2) is Mending.WAIT
+    assert next_step(replace(RECORD, leader=None), 2, has_left=True) is Mending.WAIT

@@ -30,7 +30,7 @@ from headrace.broker.store.base import Item, Put
 from headrace.broker.store.memory import MemoryStore
 from headrace.protocol.compression import Buffer
 from headrace.protocol.errors import StorageFull
-from headrace.protocol.ids import TopicIdPartition
+from headrace.protocol.ids import TopicId, TopicIdPartition
 from headrace.protocol.models import DeleteRecordsPart
 from headrace.protocol.requests import ACKS_LEADER
 from testkit.logs import sealed
@@ -266,6 +266,11 @@ async def test_a_broken_replica_whose_disk_refuses_is_mended_after_pauses(machin
         partition_epoch=record.partition_epoch + 1, leader_epoch=record.leader_epoch + 1,
     )  # fmt: skip
     value = encoding.encode_shard(replace(shard, records=(moved,)))
+
+    async def has_left(topic_id: TopicId, partition: int) -> None:
+        pass
+
+    machine.manager.mark_failed = has_left
     machine.disk.__class__ = Refusing
     machine.manager.find(where).log.fail("the disk says so")
     machine.coordination.view.apply([Put(Item(key, value, "elsewhere"))])

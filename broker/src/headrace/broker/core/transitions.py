@@ -119,11 +119,12 @@ def elect_by_command(record: PartitionRecord, *, leader: Leader, generation: Gen
 
 def remove_broken(record: PartitionRecord, broker_id: int) -> Step:
     """A replica that lost this partition's log takes itself out of ISR and ELR (R23), with a new
-    leader epoch: an old request of its must not be counted. Legal also if nobody is left."""
+    leader epoch: an old request of its must not be counted, nor a change of the ISR be made of one,
+    also if it is in neither yet. Legal also if nobody is left."""
+    if broker_id not in record.replicas:
+        return Refusal("the broker has no replica of it")
     isr = tuple(entry for entry in record.isr if entry.broker_id != broker_id)
     elr = tuple(entry for entry in record.elr if entry.broker_id != broker_id)
-    if (isr, elr) == (record.isr, record.elr):
-        return Refusal("the broker is in neither ISR nor ELR")
     led = record.leader if record.leader and record.leader.broker_id != broker_id else None
     shrunk = replace(record, isr=isr, elr=elr)
     if isr != record.isr:

@@ -95,6 +95,8 @@ class PartitionManager:
         self._gone: dict[TopicId, None] = {}
         self._lost: set[TopicIdPartition] = set()
         """Replicas of the manifest whose directory is missing."""
+        self._left: set[TopicIdPartition] = set()
+        """Broken replicas of which the store knows since they broke."""
         self._mending: dict[TopicIdPartition, asyncio.Task[None]] = {}
         self._moved_s: float | None = None
         self._has_begun = False
@@ -534,7 +536,8 @@ class PartitionManager:
             if where in self._partitions or where in self._failures:
                 self._start_mending(where, self._move_out(where))
         elif self._is_broken(where):
-            step = broken_replica.next_step(record, self._broker_id)
+            has_left = where in self._left
+            step = broken_replica.next_step(record, self._broker_id, has_left=has_left)
             if step is Mending.LEAVE:
                 self._start_mending(where, self._leave(where))
             elif step is Mending.REPLACE:
@@ -575,18 +578,22 @@ class PartitionManager:
     async def _leave(self, where: TopicIdPartition) -> None:
         log.error("%s: its log broke, it leaves the in-sync replicas", self._name(where))
         await self.mark_failed(*where)
+        self._left.add(where)
 
     async def _replace(self, where: TopicIdPartition) -> None:
         log.warning("%s: what is left of it goes to stray/, it is copied anew", self._name(where))
         self._take_out(where, "its log is replaced")
         await self._logs.replace([where])
         self._lost.discard(where)
+        self._left.discard(where)
         self.replaced += 1
 
     async def _move_out(self, where: TopicIdPartition) -> None:
         log.info("%s: other brokers have it now, its files go", self._name(where))
         self._take_out(where, "it was moved to other brokers")
         await self._logs.move_out([where])
+        self._lost.discard(where)
+        self._left.discard(where)
         self._moved_s = self._clock.monotonic()
 
     def _take_out(self, where: TopicIdPartition, reason: str) -> None:
@@ -614,6 +621,8 @@ class PartitionManager:
             self._resign(self._partitions.pop(where), "the topic was deleted")
         for where in broken:
             del self._failures[where]
+        for names in (self._lost, self._left):
+            names.difference_update([where for where in names if where.topic_id == topic_id])
         self._quotas.forget_topic(topic_id)
         if here or broken:
             await self._logs.remove([*here, *broken])
