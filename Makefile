@@ -63,6 +63,7 @@ soak: $(STAMP) ## the long forms: kill after kill under load
 
 docs: $(STAMP) ## write the generated pages of docs/ again
 	$(BIN)/python docs/generate.py
+	$(BIN)/python charts/generate.py
 
 format: $(STAMP) ## let ruff format and repair what it can
 	$(BIN)/ruff check --fix .
