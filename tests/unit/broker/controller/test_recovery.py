@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 
 import pytest
 
-from headrace.broker.core.model import Leader
+from headrace.broker.core import encoding
+from headrace.broker.core.model import Leader, PartitionRecord, Shard
 from headrace.broker.store import keys
 from headrace.broker.store.base import Change, Item
 from headrace.broker.store.memory import MemoryCluster, MemoryStore
-from headrace.protocol.errors import Conflict, InvalidConfig
+from headrace.protocol.errors import Conflict, InvalidConfig, StoreUnavailable
 from testkit.coordination import Node, start_node
 from testkit.peer_net import PeerNet
 
@@ -77,6 +79,29 @@ async def test_a_record_that_went_back_is_suspect_and_nobody_is_elected_for_it(
     await asyncio.sleep(0.3)
     left = next(n for n in three if n.coordination.broker_id != before.leader.broker_id)  # type: ignore[union-attr]
     assert left.records("orders")[0] == before
+
+
+async def test_nobody_leaves_or_is_preferred_by_a_record_that_is_in_doubt(
+    three: list[Node], cluster: MemoryCluster
+) -> None:
+    coordination = three[0].coordination
+    topic = coordination.view.topics["orders"]
+    key = keys.shard("orders", 0)
+    shard = encoding.decode_shard(cluster.objects[key].value)
+    assert isinstance(shard, Shard)
+    known = shard.records[0]
+    assert isinstance(known, PartitionRecord)
+    # By hand: the same epochs, another ISR and another first replica.
+    other = replace(known, isr=known.isr[:1], replicas=(*known.replicas[1:], known.replicas[0]))
+    raw = encoding.encode_shard(replace(shard, records=(other, *shard.records[1:])))
+    cluster.apply(Change(key, raw, cluster.objects[key].revision))
+    await until(lambda: all(n.coordination.suspects for n in three))
+    with pytest.raises(StoreUnavailable, match="in doubt"):
+        await three[2].coordination.mark_failed(topic.topic_id, 0)
+    await coordination.reassignments._elect(
+        [("orders", replace(known, partition_epoch=known.partition_epoch + 1))]
+    )
+    assert cluster.objects[key].value == raw
 
 
 async def test_the_command_puts_a_record_right_with_epochs_above_all(

@@ -296,6 +296,10 @@ class Reassignments:
                 self._view.item(keys.shard(name, index)),
             )
             if isinstance(shard, Shard) and item is not None:
+                for partition in self._view.stale_partitions(shard):
+                    changed.pop(partition, None)
+                if not changed:
+                    continue
                 following = moving.with_records(shard, changed, term=self._steps.term)
                 writes[item.key] = (item.revision, encoding.encode_shard(following))
                 count += len(changed)

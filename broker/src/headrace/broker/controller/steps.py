@@ -157,6 +157,7 @@ class TopicSteps:
             shard = encoding.decode_shard(item.value) if item else None
             if not isinstance(shard, Shard) or shard.topic_id != topic_id:
                 return None
+            self._require_not_suspect(shard, name, partition)
             changed = _with_step(shard, partition, me)
             return Write(encoding.encode_shard(changed)) if changed else None
 
@@ -176,8 +177,7 @@ class TopicSteps:
             record = _record_of(shard, topic_id, partition)
             if record is None or not isinstance(shard, Shard):
                 raise StoreUnavailable(f"the record of {name}/{partition} can't be read: repair it")
-            if partition in self._view.stale_partitions(shard):
-                raise StoreUnavailable(f"the record of {name}/{partition} is not the newest known")
+            self._require_not_suspect(shard, name, partition)
             decided = election.by_command(record, self._statuses.current(), broker_id)
             if isinstance(decided, election.Offline):
                 raise Conflict(f"{name}/{partition}: {decided.reason}")
@@ -192,6 +192,14 @@ class TopicSteps:
             "%s-%d: broker %d leads by command, records are lost", name, partition, broker_id
         )
         return record
+
+    def _require_not_suspect(self, shard: Shard, name: str, partition: int) -> None:
+        """Nobody changes what contradicts what is known: it would be taken for newer then (R27)."""
+        if partition in self._view.stale_partitions(shard):
+            raise StoreUnavailable(
+                f"the record of {name}/{partition} in the store is in doubt, it isn't the newest"
+                " known: see `headrace cluster recover`"
+            )
 
     async def change_config(
         self, compute: Callable[[Mapping[str, ConfigValue]], Mapping[str, ConfigValue]]
