@@ -6,74 +6,124 @@ often records come again is bounded by what wasn't committed.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import json
 import os
 import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
-from headrace.sdk import Admin, Producer
-from headrace.sdk.errors import GroupNotFound
+from headrace.protocol.models import GroupInfo
+from headrace.sdk import Admin, Consumer, Producer
+from headrace.sdk.errors import GroupNotFound, HeadraceError, TopicNotFound
 from testkit.brokers import BrokerProcess
 from testkit.clusters import ClusterProcesses
 from testkit.http import eventually
 
-SESSION_S = "2"
 TESTS = Path(__file__).parents[1]
 
 
 class MemberProcess:
-    """One member; `lines` is what it has told so far."""
+    """One or some members; `lines` is what they have told so far."""
 
-    def __init__(self, url: str, topic: str, group: str, folder: Path, *instance: str) -> None:
-        self.file = folder / f"member-{secrets.token_hex(4)}"
-        self.file.touch()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "testkit.group_member", url, topic, group, str(self.file)]
-            + [SESSION_S, *instance],
-            env={**os.environ, "PYTHONPATH": str(TESTS)},
-        )
+    def __init__(self, pid: int, file: Path) -> None:
+        self.pid, self.file = pid, file
 
     @property
     def lines(self) -> list[list[str]]:
-        return [line.split() for line in self.file.read_text().splitlines()]
+        return [line.split() for line in self.file.read_text().splitlines(keepends=True)
+                if line.endswith("\n")]  # fmt: skip
 
     @property
     def records(self) -> list[tuple[int, int]]:
         return [(int(line[1]), int(line[2])) for line in self.lines if line[0] == "record"]
 
-    def said(self, what: str) -> bool:
-        return any(line[0] == what for line in self.lines)
+    @property
+    def moves(self) -> list[list[str]]:
+        return [line for line in self.lines if line[0] != "record"]
+
+    @property
+    def is_alive(self) -> bool:
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def send(self, number: int) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
     def end(self, number: int = signal.SIGTERM) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-            self.process.wait(20)
+        self.send(number)
+        deadline = time.monotonic() + 20
+        while self.is_alive:
+            assert time.monotonic() < deadline, f"member {self.pid} doesn't end"
+            time.sleep(0.01)
 
 
 class Members:
     """The processes of one test; all end with it."""
 
-    def __init__(self, url: str, folder: Path) -> None:
-        self.url, self.folder = url, folder
+    def __init__(self, url: str, folder: Path, *, partitions: int = 6) -> None:
+        self.url, self.folder, self.partitions = url, folder, partitions
         self.topic, self.group = "t-" + secrets.token_hex(4), "g-" + secrets.token_hex(4)
         self.all: list[MemberProcess] = []
         self.sent: Counter[int] = Counter()
+        self._forks = subprocess.Popen(
+            [sys.executable, "-m", "testkit.group_member"],
+            env={**os.environ, "PYTHONPATH": str(TESTS)},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
 
-    def start(self, *instance: str) -> MemberProcess:
-        member = MemberProcess(self.url, self.topic, self.group, self.folder, *instance)
+    def start(
+        self, instance: str | None = None, *, count: int = 1, session_s: float = 2
+    ) -> MemberProcess:
+        file = self.folder / f"member-{secrets.token_hex(4)}"
+        file.touch()
+        assert self._forks.stdin is not None
+        assert self._forks.stdout is not None
+        wanted = [count, self.url, self.topic, self.group, str(file), session_s, instance]
+        self._forks.stdin.write(json.dumps(wanted) + "\n")
+        self._forks.stdin.flush()
+        member = MemberProcess(int(self._forks.stdout.readline()), file)
         self.all.append(member)
         return member
 
+    def close(self) -> None:
+        for member in self.all:
+            member.end(signal.SIGKILL)
+        self._forks.communicate(timeout=20)
+
     async def send(self, producer: Producer, count: int) -> None:
-        for partition in range(6):
+        for partition in range(self.partitions):
             await producer.send_many(self.topic, [b"v"] * count, partition=partition)
             self.sent[partition] += count
+
+    @contextlib.asynccontextmanager
+    async def traffic(self, producer: Producer) -> AsyncIterator[None]:
+        """Records that go on coming."""
+
+        async def go_on() -> None:
+            while True:
+                await self.send(producer, 5)
+                await asyncio.sleep(0.05)
+
+        sending = asyncio.create_task(go_on())
+        try:
+            yield
+        finally:
+            sending.cancel()
+            # What was under way may have been written.
+            await asyncio.gather(sending, return_exceptions=True)
 
     @property
     def missing(self) -> set[tuple[int, int]]:
@@ -86,6 +136,20 @@ class Members:
 
         await eventually(holds, timeout_s=timeout_s)
 
+    async def settled(self, admin: Admin, count: int, *, timeout_s: float = 25) -> GroupInfo:
+        """The group, once so many members own what they are to own."""
+        found: list[GroupInfo] = []
+
+        async def holds() -> bool:
+            try:
+                found.append(await admin.describe_group(self.group))
+            except GroupNotFound:
+                return False
+            return found[-1].state == "Stable" and len(found[-1].members) == count
+
+        await eventually(holds, timeout_s=timeout_s)
+        return found[-1]
+
     @property
     def repeats(self) -> int:
         counted = Counter(record for member in self.all for record in member.records)
@@ -96,8 +160,7 @@ class Members:
 def members(broker: BrokerProcess, tmp_path: Path) -> Iterator[Members]:
     made = Members(broker.url, tmp_path)
     yield made
-    for member in made.all:
-        member.end(signal.SIGKILL)
+    made.close()
 
 
 def check_order(member: MemberProcess) -> None:
@@ -113,6 +176,9 @@ def check_order(member: MemberProcess) -> None:
                 last.pop(int(each), None)
 
 
+# --- members that end badly ----------------------------------------------------------------------
+
+
 async def test_a_killed_and_a_stopped_members_records_are_handled_by_the_others(
     members: Members,
 ) -> None:
@@ -126,13 +192,13 @@ async def test_a_killed_and_a_stopped_members_records_are_handled_by_the_others(
 
         await eventually(share, timeout_s=20)
         first.end(signal.SIGKILL)
-        second.process.send_signal(signal.SIGSTOP)
+        second.send(signal.SIGSTOP)
         await members.send(producer, 100)
         await members.all_handled()
-        second.process.send_signal(signal.SIGCONT)
+        second.send(signal.SIGCONT)
 
         async def noticed() -> bool:
-            return second.said("lost")
+            return any(line[0] == "lost" for line in second.lines)
 
         await eventually(noticed, timeout_s=10)
         await members.send(producer, 50)
@@ -142,43 +208,149 @@ async def test_a_killed_and_a_stopped_members_records_are_handled_by_the_others(
     assert members.repeats < 400, "only what wasn't committed comes again"
 
 
-async def test_a_rolling_restart_with_instance_ids_disturbs_nobody_else(members: Members) -> None:
+# --- rolling restarts ----------------------------------------------------------------------------
+
+ROLLED = 10
+
+
+async def test_a_rolling_restart_with_instance_ids_moves_no_partition(members: Members) -> None:
+    members.partitions = 2 * ROLLED
     async with Admin(members.url) as admin, Producer(members.url) as producer:
-        await admin.create_topic(members.topic, partitions=6)
-        await members.send(producer, 20)
-        running = [members.start(f"i{number}") for number in range(3)]
+        await admin.create_topic(members.topic, partitions=members.partitions)
+        running = [members.start(f"i{number}", session_s=20) for number in range(ROLLED)]
+        before = _shares(await members.settled(admin, ROLLED))
+        quiet = [member.moves for member in running]
+        async with members.traffic(producer):
+            for number in range(ROLLED):
+                running[number].end()
+                running[number] = members.start(f"i{number}", session_s=20)
+                after = _shares(await members.settled(admin, ROLLED))
+                assert after == before
+                for index in range(number + 1, ROLLED):
+                    assert running[index].moves == quiet[index], "nobody else is disturbed"
         await members.all_handled()
-
-        async def settled() -> bool:
-            group = await admin.describe_group(members.group)
-            return group.state == "Stable" and len(group.members) == 3
-
-        await eventually(settled, timeout_s=10)
-        before = [list(member.lines) for member in running]
-        for number in range(3):
-            running[number].end()
-            others = [each for index, each in enumerate(running) if index != number]
-            quiet = [len([line for line in each.lines if line[0] != "record"]) for each in others]
-            running[number] = members.start(f"i{number}")
-            await members.send(producer, 20)
-            await members.all_handled()
-            assert quiet == [
-                len([line for line in each.lines if line[0] != "record"]) for each in others
-            ]
-        assert before
-        assert members.repeats == 0, "who closes in order commits what it has handled"
+    for member in members.all:
+        check_order(member)
+    assert members.repeats == 0, "who closes in order commits what it has handled"
 
 
-async def test_members_go_on_when_their_coordinator_is_killed(tmp_path: Path) -> None:
-    cluster = ClusterProcesses(tmp_path / "cluster")
+async def test_a_rolling_restart_without_instance_ids_loses_and_repeats_nothing(
+    members: Members,
+) -> None:
+    members.partitions = 2 * ROLLED
+    async with Admin(members.url) as admin, Producer(members.url) as producer:
+        await admin.create_topic(members.topic, partitions=members.partitions)
+        running = [members.start(session_s=20) for _ in range(ROLLED)]
+        await members.settled(admin, ROLLED)
+        async with members.traffic(producer):
+            for number in range(ROLLED):
+                running[number].end()
+                running[number] = members.start(session_s=20)
+                await members.settled(admin, ROLLED)
+        await members.all_handled()
+    for member in members.all:
+        check_order(member)
+    assert members.repeats == 0, "what is given up in order is committed first"
+
+
+def _shares(group: GroupInfo) -> dict[str | None, list[int]]:
+    return {
+        each.instance_id: [p for owned in each.assignment for p in owned.partitions]
+        for each in group.members
+    }
+
+
+# --- many ----------------------------------------------------------------------------------------
+
+
+async def test_a_hundred_members_that_storm_in_own_a_partition_each(members: Members) -> None:
+    members.partitions = 100
+    async with Admin(members.url) as admin, Producer(members.url) as producer:
+        await admin.create_topic(members.topic, partitions=100)
+        processes = [members.start(count=25, session_s=20) for _ in range(4)]
+        group = await members.settled(admin, 100)
+        owned = Counter(
+            p for each in group.members for found in each.assignment for p in found.partitions
+        )
+        assert owned == Counter(range(100))
+        await members.send(producer, 10)
+        await members.all_handled()
+        processes.pop().end(signal.SIGTERM)
+        group = await members.settled(admin, 75)
+        owned = Counter(
+            p for each in group.members for found in each.assignment for p in found.partitions
+        )
+        assert owned == Counter(range(100))
+        await members.send(producer, 10)
+        await members.all_handled()
+        assert members.repeats == 0
+    assert all(member.is_alive for member in processes)
+
+
+# --- topics and coordinators that go -------------------------------------------------------------
+
+
+async def test_a_topic_made_again_under_a_group_is_read_from_its_beginning(
+    members: Members,
+) -> None:
+    async with Admin(members.url) as admin, Producer(members.url) as producer:
+        await admin.create_topic(members.topic, partitions=2)
+        await producer.send_many(members.topic, [b"old"] * 50, partition=0)
+        async with Consumer(
+            members.url, members.topic, group=members.group, metadata_max_age=1
+        ) as consumer:
+            assert await _values(consumer, 50) == {b"old": 50}
+            await consumer.commit()
+            await admin.delete_topic(members.topic)
+            await admin.create_topic(members.topic, partitions=2)
+            async with Producer(members.url) as again:
+                await again.send_many(members.topic, [b"new"] * 20, partition=0)
+            told: list[TopicNotFound] = []
+            assert await _values(consumer, 20, told) == {b"new": 20}
+            assert 1 <= len(told) <= 2, "it is told, and not over and over"
+            await consumer.commit()
+            info = await admin.group_offsets(members.group, topic=members.topic)
+            assert {each.partition: each.offset for each in info.offsets}[0] == 20
+
+
+async def _values(
+    consumer: Consumer, count: int, told: list[TopicNotFound] | None = None
+) -> Counter[bytes]:
+    found: Counter[bytes] = Counter()
+    async with asyncio.timeout(15):
+        while found.total() < count:
+            try:
+                found.update(each.value for each in await consumer.fetch(100, timeout=1))
+            except TopicNotFound as error:
+                if told is None:
+                    raise
+                told.append(error)
+    return found
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[ClusterProcesses]:
+    made = ClusterProcesses(tmp_path / "cluster")
+    try:
+        made.start()
+        yield made
+    except BaseException:
+        sys.stderr.write(made.log_tails)
+        raise
+    finally:
+        made.kill()
+
+
+async def test_members_go_on_when_their_coordinator_is_killed(
+    cluster: ClusterProcesses, tmp_path: Path
+) -> None:
     members = Members(cluster.bootstrap, tmp_path)
     try:
-        cluster.start()
         async with Admin(members.url) as admin, Producer(members.url) as producer:
             await admin.create_topic(members.topic, partitions=6, replicas=3)
             await members.send(producer, 100)
             for _ in range(3):
-                members.start()
+                members.start(session_s=5)
 
             async def commit_often() -> bool:
                 try:
@@ -199,13 +371,42 @@ async def test_members_go_on_when_their_coordinator_is_killed(tmp_path: Path) ->
 
             await eventually(all_committed, timeout_s=30)
             assert (await admin.describe_group(members.group)).coordinator != coordinator
-        assert not any(member.process.poll() for member in members.all), "nobody has died of it"
+        assert all(member.is_alive for member in members.all), "nobody has died of it"
         for member in members.all:
             check_order(member)
-    except BaseException:
-        sys.stderr.write(cluster.log_tails)
-        raise
     finally:
-        for member in members.all:
-            member.end(signal.SIGKILL)
-        cluster.kill()
+        members.close()
+
+
+async def test_no_commit_that_was_answered_is_lost_with_its_coordinator(
+    cluster: ClusterProcesses,
+) -> None:
+    topic, group = "t-" + secrets.token_hex(4), "g-" + secrets.token_hex(4)
+    async with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+        await admin.create_topic(topic, partitions=3, replicas=3)
+        for partition in range(3):
+            await producer.send_many(topic, [b"v"] * 2_000, partition=partition)
+        answered: dict[int, int] = {}
+        async with Consumer(
+            cluster.bootstrap, topic, group=group, auto_commit=False, session_timeout=10
+        ) as consumer:
+
+            async def commit_each(count: int) -> None:
+                for _ in range(count):
+                    [record] = await consumer.fetch(1, timeout=20)
+                    await consumer.commit({(topic, record.partition): record.offset + 1})
+                    answered[record.partition] = record.offset + 1
+
+            await commit_each(50)
+            coordinator = (await admin.describe_group(group)).coordinator
+            committing = asyncio.create_task(commit_each(400))
+            while sum(answered.values()) < 60:
+                await asyncio.sleep(0.01)
+            cluster.brokers[coordinator].kill()
+            await committing
+            offsets = (await admin.group_offsets(group)).offsets
+            found = {each.partition: each.offset for each in offsets}
+            assert all(found[partition] >= offset for partition, offset in answered.items())
+            assert sum(found.values()) == 450
+            with pytest.raises(HeadraceError):
+                await admin.alter_group_offsets(group, {(topic, 0): 1})
