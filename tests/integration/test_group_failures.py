@@ -315,8 +315,8 @@ async def test_a_topic_made_again_under_a_group_is_read_from_its_beginning(
 
 async def _values(
     consumer: Consumer, count: int, told: list[TopicNotFound] | None = None
-) -> Counter[bytes]:
-    found: Counter[bytes] = Counter()
+) -> Counter[bytes | None]:
+    found: Counter[bytes | None] = Counter()
     async with asyncio.timeout(15):
         while found.total() < count:
             try:
