@@ -182,9 +182,10 @@ async def test_damaged_snapshots_and_indexes_cost_time_only(
 async def test_the_log_start_and_high_watermark_come_from_the_checkpoint(written: Written) -> None:
     for start in UNCLEAN:
         written.copy()
-        numbers = msgspec.structs.replace(Checkpoint(), start_offset=9, high_watermark=15)
+        numbers = Checkpoint(start_offset=9, high_watermark=15, recovery_point=12)
         log, _ = written.bench().open(start, numbers)
-        assert (log.start_offset, log.high_watermark) == (9, 15)
+        committed = 15 if start is StartKind.SAME_BOOT else 12
+        assert (log.start_offset, log.high_watermark) == (9, committed)
         later = msgspec.structs.replace(numbers, start_offset=1000)
         log, _ = written.bench().open(start, later)
         assert (log.start_offset, log.end_offset, log.size_bytes) == (1000, 1000, 0)
@@ -233,3 +234,24 @@ async def test_what_counts_as_synced_after_a_recovery_was_synced_by_it_or_by_the
     assert log.flushed_offset == log.end_offset
     assert notes.synced >= {str(path) for path in [*written.segments, written.folder]}
     bench.kill(log)
+
+
+def test_a_truncation_undone_by_a_power_cut_isnt_committed(tmp_path: Path) -> None:
+    bench = Bench(str(tmp_path))
+    log, _ = bench.open()
+    append(log, sealed([b"stays"]))
+    append(log, sealed([b"was never committed"]))
+    [segment] = tmp_path.glob("*.log")
+    on_disk = segment.read_bytes()
+    log.flushed_offset = 2
+    log.truncate_to(1)
+    append(log, sealed([b"is committed in its place"]), leader_epoch=1)
+    log.high_watermark = 2
+    numbers = log.checkpoint()
+    bench.kill(log)
+    again, _ = Bench(str(tmp_path)).open(StartKind.SAME_BOOT, numbers)
+    assert (again.end_offset, again.high_watermark) == (2, 2)
+    segment.write_bytes(on_disk)  # neither the cut nor what came after it was synced
+    after, _ = Bench(str(tmp_path)).open(StartKind.OTHER_BOOT, numbers)
+    assert after.failure is None
+    assert (after.end_offset, after.high_watermark) == (2, 1)

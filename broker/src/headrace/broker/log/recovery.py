@@ -452,6 +452,13 @@ class _Recovery:
                     self.disk.close(fd)
         return found
 
+    @property
+    def _trusted_end(self) -> int:
+        """Up to where the log is surely what it was when the high watermark was noted. After a
+        power cut a truncation that wasn't synced hasn't happened: behind the recovery point may lie
+        what was cut, in the place of what was committed since."""
+        return self.expected if self.is_same_boot else min(self.expected, self.recovery_point)
+
     def _numbers(self) -> Checkpoint:
         before, end = self.checkpoint, self.expected
         base, size = self.segments[-1]
@@ -463,7 +470,7 @@ class _Recovery:
         return Checkpoint(
             start_offset=self.start_offset,
             end_offset=end,
-            high_watermark=min(max(before.high_watermark, self.start_offset), end),
+            high_watermark=max(min(before.high_watermark, self._trusted_end), self.start_offset),
             recovery_point=min(self.recovery_point, end),
             active_base=base,
             active_bytes=size,
