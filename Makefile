@@ -12,10 +12,10 @@ BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo bench bench-peers simulate soak docs format clean
+.PHONY: help setup check test demo bench bench-peers simulate e2e e2e-kind soak docs format clean
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | while IFS='|' read -r verb text; do printf '%-16s %s\n' "$$verb" "$$text"; done
+	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | while IFS='|' read -r verb text; do printf '%-16s %s\n' "$$verb" "$$text"; done
 
 setup: $(STAMP) ## .venv with everything that developing needs
 
@@ -57,6 +57,19 @@ SEEDS ?= 20000
 simulate: $(STAMP) ## whole clusters under every fault, 20,000 seeds on all cores (SEEDS=...), then long property tests
 	cd tests && ../$(BIN)/python -m testkit.simulation --seeds $(SEEDS)
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-long} $(BIN)/python -m pytest tests/properties --timeout 3600
+
+e2e: $(STAMP) ## all scenarios in a real Kubernetes: make e2e KUBECONFIG=... IMAGE=...; without, in an emulated one
+	HEADRACE_E2E_KUBECONFIG=$(KUBECONFIG) HEADRACE_E2E_IMAGE=$(or $(IMAGE),headrace:dev) \
+		$(BIN)/python -m pytest e2e/scenarios -m 'soak or not soak' --durations 0
+
+KIND_CLUSTER ?= headrace-e2e
+
+e2e-kind: $(STAMP) ## all scenarios in a Kubernetes of three nodes in Docker (kind), made and removed
+	docker build -t $(or $(IMAGE),headrace:dev) .
+	kind create cluster --name $(KIND_CLUSTER) --config e2e/kind.yaml --kubeconfig .kind-kubeconfig --wait 120s
+	kind load docker-image $(or $(IMAGE),headrace:dev) --name $(KIND_CLUSTER)
+	$(MAKE) e2e KUBECONFIG=$(CURDIR)/.kind-kubeconfig IMAGE=$(or $(IMAGE),headrace:dev); result=$$?; \
+		kind delete cluster --name $(KIND_CLUSTER) --kubeconfig .kind-kubeconfig; rm -f .kind-kubeconfig; exit $$result
 
 soak: $(STAMP) ## the long forms: kill after kill under load
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-long} $(BIN)/python -m pytest -m soak --timeout 7200
