@@ -14,6 +14,7 @@ from headrace.broker.clock import SystemClock
 from headrace.broker.controller.view import ClusterView
 from headrace.broker.core.model import Generation, Leader, Member, PartitionRecord, TopicObject
 from headrace.broker.lifecycle import Lifecycle
+from headrace.broker.log.files import Disk
 from headrace.broker.log.logs import Logs
 from headrace.broker.log.volume import Volume
 from headrace.broker.partition.manager import PartitionManager
@@ -56,9 +57,9 @@ class Led:
         view = ClusterView()
         topic = TopicObject("t", TOPIC, partition_count=2, replicas=3)
         view.preload(None, [topic], [record_of(0), record_of(1)])
-        self.logs = Logs(
-            Volume.open(str(path), broker_id=LEADER), files_max=16, io_threads=1, flush_threads=1
-        )
+        self.disk = Disk()
+        volume = Volume.open(str(path), broker_id=LEADER, disk=self.disk)
+        self.logs = Logs(volume, files_max=16, io_threads=1, flush_threads=1)
         self.manager = PartitionManager(
             self.logs, view, broker_id=LEADER, partitions_max=10,
             quotas=Quotas(clock, client_produce=-1, client_fetch=-1), clock=clock,
@@ -134,3 +135,31 @@ async def test_a_new_replica_that_fetches_before_the_leader_has_heard_of_it_is_c
     partition.become_leader(replace(record_of(0), partition_epoch=EPOCH + 1))
     await led.fetch(BEHIND)
     assert partition.replicas.followers[BEHIND].offset == 0
+
+
+class Unlucky(Disk):
+    """Reads of one size fail in a way that nobody foresaw."""
+
+    unlucky_bytes = -1
+
+    def pread_nowait(self, fd: int, size_bytes: int, position: int) -> bytearray | None:
+        if size_bytes == self.unlucky_bytes:
+            raise RuntimeError("can't start new thread")
+        return super().pread_nowait(fd, size_bytes, position)
+
+
+async def test_a_partition_with_an_unforeseen_fault_keeps_no_other_from_being_copied(
+    led: Led,
+) -> None:
+    for index in (0, 1):
+        led.partition(index).become_leader(record_of(index))
+    append(led.partition(0), b"x" * 100)
+    append(led.partition(1), b"y" * 200)
+    Unlucky.unlucky_bytes = led.partition(0).log.size_bytes
+    led.disk.__class__ = Unlucky
+    found = await led.fetch(BEHIND, part(0, 0, -1), part(1, 0, -1))
+    assert found[0].error == "internal"
+    assert found[1].length > 0
+    led.disk.__class__ = Disk
+    found = await led.fetch(BEHIND, part(0, 0, -1))
+    assert found[0].length > 0

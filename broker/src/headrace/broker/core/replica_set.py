@@ -174,6 +174,20 @@ class ReplicaSet:
             return step if isinstance(step, PartitionRecord) else None
         return self._expanded(brokers, log, now_s, lag_s)
 
+    def has_changes(
+        self,
+        brokers: Mapping[int, BrokerStatus],
+        *,
+        log: LeaderLog,
+        now_s: float,
+        lag_s: float,
+    ) -> bool:
+        """Whether `next_record` may have one; a look that makes no records."""
+        return bool(
+            self.leaving(brokers, now_s=now_s, lag_s=lag_s)
+            or self.joining(brokers, log=log, now_s=now_s, lag_s=lag_s)
+        )
+
     def leaving(
         self, brokers: Mapping[int, BrokerStatus], *, now_s: float, lag_s: float
     ) -> set[int]:

@@ -72,10 +72,20 @@ _COUNTERS = (
         "headrace_isr_unknown_outcomes",
         "Changes of ISRs of which the store didn't say what became of them.",
     ),
+    (
+        "isr_failures",
+        "headrace_isr_failures",
+        "Changes of ISRs that a fault here kept from being made; look at the log.",
+    ),
     ("fetches", "headrace_replica_fetches", "Requests of followers answered."),
     ("bytes_out", "headrace_replica_bytes_out", "Bytes of batches sent to followers."),
     ("bytes_in", "headrace_replica_bytes_in", "Bytes of batches copied from leaders."),
     ("fetch_failures", "headrace_replica_fetch_failures", "Copying that failed, and is tried on."),
+    (
+        "serve_failures",
+        "headrace_replica_serve_failures",
+        "Partitions that followers couldn't be answered for by a fault here; look at the log.",
+    ),
     ("truncations", "headrace_replica_truncations", "Logs cut to follow a new leader."),
     (
         "truncations_refused",

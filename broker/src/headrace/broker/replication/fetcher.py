@@ -317,6 +317,10 @@ class LeaderLoop:
                     followed.partition.name, error)  # fmt: skip
             context.stats.fetch_failures += 1
             following = Next.LATER
+        except Exception:
+            log.exception("%s: what the leader sent wasn't taken", followed.partition.name)
+            context.stats.fetch_failures += 1
+            following = Next.LATER
         if following is Next.LATER:
             followed.failures += 1
             self._list_later(where, self._pause_s(followed.failures))

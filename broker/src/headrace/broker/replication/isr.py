@@ -151,7 +151,12 @@ class IsrChanges:
             by_object.setdefault(key, []).append(partition)
         brokers = self._brokers()
         for key, partitions in by_object.items():
-            self._prepare_object(key, partitions, brokers)
+            try:
+                self._prepare_object(key, partitions, brokers)
+            except Exception:
+                # One record that nothing legal follows must not hold up all the others.
+                log.exception("%s: its in-sync replicas can't be changed", key)
+                self._stats.isr_failures += 1
 
     def _prepare_object(
         self, key: str, partitions: list[Partition], brokers: Mapping[int, BrokerStatus]

@@ -162,7 +162,7 @@ class Replication:
                 log_ = LeaderLog(
                     high_watermark=partition.high_watermark, end_offset=partition.log.end_offset
                 )
-                if replicas.next_record(statuses, log=log_, now_s=now_s, lag_s=self._lag_s):
+                if replicas.has_changes(statuses, log=log_, now_s=now_s, lag_s=self._lag_s):
                     self.isr.consider(partition)
                 if replicas.is_silent(now_s=now_s, for_s=self._lag_s):
                     silent.append(partition)

@@ -22,7 +22,13 @@ from headrace.broker.replication.sessions import FollowerSession, Listing
 from headrace.broker.replication.stats import ReplicationStats
 from headrace.protocol import framing
 from headrace.protocol.compression import Buffer
-from headrace.protocol.errors import Conflict, Fenced, HeadraceError, OffsetOutOfRange
+from headrace.protocol.errors import (
+    Conflict,
+    Fenced,
+    HeadraceError,
+    InternalError,
+    OffsetOutOfRange,
+)
 from headrace.protocol.replication import (
     ReplicaPart,
     ReplicaRequest,
@@ -194,6 +200,12 @@ class ReplicaServer:
         except HeadraceError as error:
             result.error, result.message = error.code, error.message
             result.length, data = 0, None
+        except Exception:
+            # One partition must not keep the follower from all the others.
+            log.exception("%s/%d can't be copied from here", *listing.where)
+            self._stats.serve_failures += 1
+            result.error, result.message = InternalError.code, "see the leader's log"
+            result.length, data = 0, None
         if listing.part is not part:
             return
         if result.error is None and data is None and result.diverging_end < 0:
@@ -280,11 +292,13 @@ class ReplicaServer:
         logs that were compared: a follower takes its own records for committed by it (R14). Who
         wasn't looked at yet is told then."""
         for listing in list(session.moved)[: RESULTS_MAX - len(answer.results)]:
+            if not listing.is_validated:
+                continue
             del session.moved[listing]
             partition, part = listing.partition, listing.part
             if partition is None or part is None or not partition.leading:
                 continue
-            if not listing.is_validated or part.leader_epoch != partition.leader_epoch:
+            if part.leader_epoch != partition.leader_epoch:
                 continue
             answer.results.append(
                 ReplicaResult(
