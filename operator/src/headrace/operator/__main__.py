@@ -35,6 +35,9 @@ def main() -> int:
     logs.set_up(log_format=chosen.log_format, level=chosen.log_level)
     try:
         return asyncio.run(_run(chosen))
+    except InvalidConfig as error:
+        sys.stderr.write(f"headrace operator: {error}\n")
+        return 2
     except (kopf.LoginError, OSError) as error:
         log.error("the operator can't start: %s", error)
         return 1

@@ -58,6 +58,10 @@ class Settings:
     health_port: int = 9421
     """Their port; 0: any that is free, -1: none."""
 
+    apply_file: str = ""
+    """A resource (JSON) that is applied whenever this process begins to lead: the chart's first
+    cluster."""
+
     log_format: str = "text"
     """text for people, json for collectors."""
 

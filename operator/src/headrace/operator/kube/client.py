@@ -42,6 +42,7 @@ RELOAD_S = 60.0
 
 JSON = "application/json"
 MERGE = "application/merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 
 Counted = Callable[[str, str, int], None]
 """Told of each request: verb, kind, status (0: no answer)."""
@@ -125,6 +126,15 @@ class KubeClient:
         """Merges fields into an object. With `metadata.resourceVersion` in it: only into that."""
         path = kind.path(namespace, name, subresource)
         return await self._send("patch", kind, "PATCH", path, body=patch, content_type=MERGE)
+
+    async def apply(self, value: JsonObject, *, manager: str) -> JsonObject:
+        """Makes an object, or sets these fields of it as `manager`'s (server-side apply)."""
+        kind, meta = KINDS[value["kind"]], value["metadata"]
+        path = kind.path(meta.get("namespace"), meta["name"])
+        query = {"fieldManager": manager, "force": "true"}
+        return await self._send(
+            "apply", kind, "PATCH", path, query=query, body=value, content_type=APPLY
+        )
 
     async def delete(self, kind: Kind, namespace: str, name: str, *, uid: str) -> None:
         """Deletes this very object; that it is gone, or another one by now, is fine."""

@@ -20,6 +20,7 @@ from headrace.operator.kube import credentials, paths
 from headrace.operator.kube.client import KubeClient
 from headrace.operator.kube.errors import KubernetesError
 from headrace.operator.kube.events import Events
+from headrace.operator.process import first_cluster
 from headrace.operator.process.desk import Desk
 from headrace.operator.process.health import Health
 from headrace.operator.process.leadership import Leadership
@@ -41,6 +42,10 @@ class Operator:
     """One operator. `run` works until `stop`."""
 
     def __init__(self, settings: Settings) -> None:
+        """
+        Raises:
+            InvalidConfig: `apply_file` can't be read or holds something else.
+        """
         self._settings = settings
         self._metrics = Metrics()
         self._kube = KubeClient(self._metrics.requested)
@@ -51,6 +56,7 @@ class Operator:
             settings.namespace_list, self._desk.heard, self._metrics.watches_ended
         )
         self._health = Health(self._metrics, is_alive=self._is_alive, state=lambda: self._state)
+        self._first = first_cluster.read(settings.apply_file) if settings.apply_file else None
         self._state: str | None = None
         self._queue: WorkQueue | None = None
         self._stopped = asyncio.Event()
@@ -140,10 +146,14 @@ class Operator:
         self._queue = WorkQueue(self._pass, self._metrics, concurrency=self._settings.concurrency)
         self._state = "leader"
         self._metrics.leads(True)
+        first = first_cluster.apply(self._kube, self._first) if self._first else None
+        applying = asyncio.create_task(first) if first else None
         try:
             self._desk.ask_for_all()
             await self._queue.run()
         finally:
+            if applying is not None:
+                applying.cancel()
             self._queue = None
             self._state = "candidate"
             self._metrics.leads(False)

@@ -54,7 +54,9 @@ def _url(address: str) -> str:
 
 
 @asynccontextmanager
-async def admin_of(found: Iterable[JsonObject]) -> AsyncIterator[Admin | None]:
+async def admin_of(
+    found: Iterable[JsonObject], *, timeout_s: float = REQUEST_TIMEOUT_S
+) -> AsyncIterator[Admin | None]:
     """An Admin for the brokers of these pods; None if there is none to ask."""
     where = urls(found)
     if not where:
@@ -63,7 +65,7 @@ async def admin_of(found: Iterable[JsonObject]) -> AsyncIterator[Admin | None]:
     async with Admin(
         where,
         client_id="headrace-operator",
-        request_timeout=REQUEST_TIMEOUT_S,
+        request_timeout=timeout_s,
         connect_timeout=CONNECT_TIMEOUT_S,
         retry_backoff_max_ms=500,
     ) as admin:

@@ -40,11 +40,18 @@ from headrace.protocol import cluster_models, models
 from headrace.protocol.errors import HeadraceError, InvalidConfig, PlanRefused, TopicNotFound
 from headrace.sdk import Admin
 
-CHUNK = 200
+CHUNK = 100
 """Topics that are carried through together: the first are ready soon, and memory stays small."""
+
+BATCH_TIMEOUT_S = 30.0
+"""Seconds for one call about so many topics."""
 
 ROUNDS = 6
 """Plans in one pass for one chunk: finalizer, create, alter, reassign."""
+
+DEGRADED_FACTOR = 3.0
+"""A topic that lacks in-sync replicas is looked at so many times less often than one that changes:
+nothing can be done about it here."""
 
 WRITES_AT_ONCE = 12
 """Writes to the API server in flight."""
@@ -105,7 +112,7 @@ class Topics:
         cluster = await self._kube.get(paths.BROKER_CLUSTER, key.namespace, key.name)
         trouble = cluster_trouble(cluster, key.name)
         found = {} if trouble else await brokers_pods(self._kube, key.namespace, key.name)
-        async with admin_of(found.values()) as admin:
+        async with admin_of(found.values(), timeout_s=BATCH_TIMEOUT_S) as admin:
             answers = admin is not None
             for first in range(0, len(raws), CHUNK):
                 works = await self._read(key, raws[first : first + CHUNK], schedule)
@@ -229,6 +236,8 @@ class Topics:
                 schedule.failed(work.name, _now())
             elif any(each.type == "Progressing" for each in work.plan.conditions):
                 schedule.again(work.name, _now() + self._poll_s)
+            elif work.fact is not None and work.fact.under_replicated:
+                schedule.again(work.name, _now() + self._poll_s * DEGRADED_FACTOR)
             else:
                 schedule.settled(work.name)
 

@@ -1,4 +1,4 @@
-"""Writes what is to be seen of a resource: its status, only where it differs, and its finalizer."""
+"""Writes what is to be seen of a resource: status, only where it differs, and the finalizer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from headrace.operator.kube.client import KubeClient
 from headrace.operator.kube.events import Events, Severity
 from headrace.operator.kube.paths import KINDS
 from headrace.operator.spec import JsonObject
+
+SAID_BY_THE_CLUSTER = frozenset({"BrokerUnavailable", "UnderReplicated"})
+"""Reasons that all topics have at once when a broker stops: the events of their cluster tell."""
 
 
 def now() -> str:
@@ -42,7 +45,7 @@ async def write_status(
     )  # fmt: skip
     before = present.get("conditions") or []
     for is_bad, each in news(before, wanted.get("conditions") or []):
-        if quiet and not is_bad:
+        if quiet and (not is_bad or each.reason in SAID_BY_THE_CLUSTER):
             continue
         severity: Severity = "Warning" if is_bad else "Normal"
         reason = "Ready" if (each.type, each.status) == ("Ready", "True") else each.reason
