@@ -175,8 +175,11 @@ class Partition:
     @property
     def loss_is_known(self) -> bool:
         """Whether the record says that this epoch's leader was elected without all that was
-        committed (R24, unclean election): then a replica may have to give up committed records."""
-        return self.record is not None and self.record.recovery != "none"
+        committed (R24, unclean election): then a replica may have to give up committed records.
+        Where unclean elections are allowed there may have been one before this epoch as well, while
+        this replica was away."""
+        record = self.record
+        return record is not None and (record.recovery != "none" or record.unclean)
 
     @property
     def written_end(self) -> int:
