@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
+
 from observability import alerts, dashboards
 
 ROOT = Path(__file__).parents[1]

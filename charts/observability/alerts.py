@@ -152,7 +152,7 @@ BROKERS = (
     ),
     Alert(
         name="HeadraceGroupLag", severity="warning",
-        metric="headrace_group_lag_records", combine="max", by=("namespace", "cluster", "group"),
+        metric="headrace_group_lag_records", combine="sum", by=("namespace", "cluster", "group"),
         compare=">", bound=100_000, for_minutes=10,
         summary="group {{ $labels.group }} of {{ $labels.cluster }} is {{ $value }} records behind",
         meaning="What it works on is old.",

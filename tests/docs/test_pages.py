@@ -40,6 +40,9 @@ def test_the_files_that_the_architecture_names_exist() -> None:
         ROOT / "broker/src/headrace",
         ROOT / "sdk/src/headrace",
         ROOT / "broker/src/headrace/broker",
+        ROOT / "operator/src/headrace",
+        ROOT / "spark/src/headrace",
+        ROOT,
     ]
     for name in named:
         assert any((root / name).exists() for root in roots), f"architecture.md names {name}"
