@@ -12,5 +12,5 @@ from testkit.simulation.runs import run_trace
 def test_a_rule_taken_away_is_caught(name: str) -> None:
     mutant = MUTANTS[name]
     with mutant.at_work():
-        result = run_trace(mutant.trace, min_isr=mutant.min_isr)
+        result = run_trace(mutant.trace, min_isr=mutant.min_isr, topic=mutant.topic)
     assert result.failure.startswith("Violation"), f"{mutant.rule}: {result.report()}"

@@ -12,7 +12,7 @@ from testkit.simulation.traces import late_fetch
 @pytest.mark.parametrize("name", MUTANTS)
 def test_the_deadliest_schedule_does_no_harm(name: str) -> None:
     mutant = MUTANTS[name]
-    result = run_trace(mutant.trace, min_isr=mutant.min_isr)
+    result = run_trace(mutant.trace, min_isr=mutant.min_isr, topic=mutant.topic)
     assert not result.failure, result.report()
 
 

@@ -38,6 +38,7 @@ def _run(options: argparse.Namespace) -> int:
             run_trace(
                 mutant.trace,
                 min_isr=mutant.min_isr,
+                topic=mutant.topic,
                 seed=options.seed or 1,
                 is_verbose=options.verbose,
             ),

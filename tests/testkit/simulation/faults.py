@@ -22,7 +22,7 @@ from headrace.protocol.names import OFFSETS_TOPIC
 from testkit.simulation.broker import SimBroker
 from testkit.simulation.clients import Producer
 from testkit.simulation.disk import Cut
-from testkit.simulation.groups import READ_TOPIC, Member
+from testkit.simulation.groups import READ_TOPIC, GroupMember
 from testkit.simulation.wire import ASK, CAS, TOLD, Message, Verdict, Weather
 
 if TYPE_CHECKING:
@@ -333,7 +333,7 @@ class Fate:
 
     def member_joins(self, broker: SimBroker) -> None:
         if sum(member.is_there for member in self.world.members) <= self.plan.members:
-            self.world.join()
+            self.world.join(polls=self._rng.random() < 0.3)
 
     def member_leaves(self, broker: SimBroker) -> None:
         self.world.tally["member left"] += 1
@@ -350,7 +350,7 @@ class Fate:
         member.process.pause()
         self.world.loop.at(self._rng.random() * 12.0, member.process.resume)
 
-    def _a_member(self) -> Member:
+    def _a_member(self) -> GroupMember:
         return self._rng.choice(self.world.members)
 
 
@@ -376,7 +376,7 @@ def live(fate: Fate) -> None:
     world.begin()
     fate.begin()
     for _ in range(plan.members):
-        world.join()
+        world.join(polls=rng.random() < 0.3)
     tasks = []
     for number in range(plan.producers):
         acks = -1 if number or rng.random() < 0.8 else 1

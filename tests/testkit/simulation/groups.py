@@ -8,10 +8,11 @@ the log says is what happened, whatever coordinators and members believe.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from headrace.broker.core.groups.model import Group, Step, StepSet, Subscription
+from headrace.broker.core.model import PartitionRecord
 from headrace.broker.groups.coordinator import Beat, Commit
 from headrace.broker.groups.records import OffsetValue, decode, decode_change
 from headrace.broker.log.log import Log
@@ -37,9 +38,15 @@ SESSION_S = 6.0
 REBALANCE_S = 10.0
 COMMIT_TRIES = 8
 CALL_TIMEOUT_S = 3.0
+POLL_S = 0.4
 
 Metadata = tuple[str, int]
 """Who wrote a commit, in its metadata: member id and epoch."""
+
+
+async def read_offsets(broker: SimBroker) -> dict[TopicIdPartition, OffsetValue]:
+    """What GET /v1/groups/{group}/offsets does."""
+    return await broker.node.groups.offsets(GROUP)
 
 
 class GroupChecker:
@@ -51,6 +58,8 @@ class GroupChecker:
         self.group = Group(GROUP)
         self.offsets: dict[TopicIdPartition, OffsetValue] = {}
         self.commits = 0
+        self.violation: Violation | None = None
+        """The first one: what is raised in a member's task is nobody's to see."""
         self._committed: set[str] = set()
         self._starts: dict[tuple[str, int, TopicIdPartition], int] = {}
         self._handed_out: dict[TopicPartition, int] = {}
@@ -92,7 +101,7 @@ class GroupChecker:
         step = self.group.steps.get(member_id)
         given = step.given_at(where) if step is not None else None
         if given is None or given > int(epoch):
-            raise Violation(
+            self._fail(
                 f"the commit {value.metadata!r} of {where.partition} is in the log, where its"
                 f" member was told {step}"
             )
@@ -112,9 +121,14 @@ class GroupChecker:
         for member_id, step in self.group.steps.items():
             for where in (*step.assigned, *step.revoking):
                 if seen.setdefault(where, member_id) != member_id:
-                    raise Violation(f"{where.partition} has two owners: {self.group.steps}")
+                    self._fail(f"{where.partition} has two owners: {self.group.steps}")
 
     # --- what members do --------------------------------------------------------------------------
+
+    def _fail(self, text: str) -> NoReturn:
+        violation = Violation(text)
+        self.violation = self.violation or violation
+        raise violation
 
     @property
     def _is_void(self) -> bool:
@@ -126,33 +140,39 @@ class GroupChecker:
         if self._is_void:
             return
         if metadata not in self._committed:
-            raise Violation(f"the commit {metadata!r} was acknowledged, but isn't committed")
+            self._fail(f"the commit {metadata!r} was acknowledged, but isn't committed")
 
-    def received(self, member: Member, where: TopicIdPartition, start: int) -> None:
+    def told(self, values: Iterable[OffsetValue]) -> None:
+        """Somebody was told that these are the group's committed offsets."""
+        for value in values:
+            if value.metadata not in self._committed and not self._is_void:
+                self._fail(f"the commit {value.metadata!r} was told, but isn't committed")
+
+    def received(self, member: GroupMember, where: TopicIdPartition, start: int) -> None:
         """A member begins with a partition that it was given: where the log says (G5)."""
         if self._is_void:
             return
         epoch, member_id = member.membership.heard_epoch, member.membership.member_id
         given = [at for m, at, w in self._starts if (m, w) == (member_id, where) and at <= epoch]
         if not given:
-            raise Violation(f"{member.name} received {where.partition}, which the log doesn't say")
+            self._fail(f"{member.name} received {where.partition}, which the log doesn't say")
         wanted = self._starts[member_id, max(given), where]
-        if start < wanted:
-            raise Violation(
-                f"{member.name} begins {where.partition} at {start}; {wanted} was committed before"
+        if start != wanted:
+            self._fail(
+                f"{member.name} begins {where.partition} at {start}; {wanted} was committed when"
                 " it was given"
             )
 
-    def handed_out(self, member: Member, where: TopicPartition, offset: int) -> None:
+    def handed_out(self, member: GroupMember, where: TopicPartition, offset: int) -> None:
         """A member hands a record out: nobody else may do so now (G4), and none was skipped."""
         if self._is_void:
             return
         for other in self._world.members:
             if other is not member and other.may_hand_out(where):
-                raise Violation(f"{member.name} and {other.name} both hand out {where.partition}")
+                self._fail(f"{member.name} and {other.name} both hand out {where.partition}")
         reached = self._handed_out.get(where, 0)
         if offset > reached:
-            raise Violation(f"{member.name} hands out {offset} of {where.partition}: {reached} is"
+            self._fail(f"{member.name} hands out {offset} of {where.partition}: {reached} is"
                             " skipped")  # fmt: skip
         self._handed_out[where] = max(reached, offset + 1)
 
@@ -160,7 +180,7 @@ class GroupChecker:
 class _Membership(Membership):
     """The SDK's, with ids from the world's chance."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: GroupMember) -> None:
         self._member = member
         super().__init__(
             _Calls(member),  # type: ignore[arg-type]
@@ -172,11 +192,16 @@ class _Membership(Membership):
         self.member_id = f"{self._member.name}-{self._member.world.rng.getrandbits(32):08x}"
 
 
-class Member:
+class GroupMember:
     """A process that reads as a member of the group."""
 
-    def __init__(self, world: World, number: int) -> None:
+    def __init__(
+        self, world: World, number: int, *, polls: bool = False, commits: bool = True
+    ) -> None:
+        """`polls`: its heartbeats don't wait for news, as those of a simpler client. `commits`: now
+        and then, and not only what it gives up."""
         self.world = world
+        self.polls, self.commits = polls, commits
         self.name = f"m{number}"
         self.process = Process(world.loop, self.name)
         self.settings = ConsumerSettings(
@@ -238,8 +263,8 @@ class Member:
     async def call(
         self, what: str, serve: Callable[[SimBroker], Awaitable[T]], *, timeout_s: float
     ) -> T:
-        """Asks the coordinator, or whoever it may be: another broker after each refusal."""
-        target = self.target or self.world.rng.choice(self.world.brokers)
+        """Asks the coordinator, or whoever some broker takes for it after a refusal."""
+        target = self.target or self._coordinator()
         try:
             answer: T = await ask(
                 self.world, self.process, target, what, serve, timeout_s=timeout_s
@@ -251,16 +276,27 @@ class Member:
         self.target = target
         return answer
 
+    def _coordinator(self) -> SimBroker:
+        """Where a broker that can be reached passes requests on to."""
+        world, cut = self.world, self.world.wire.cut
+        near = [b for b in world.brokers if b.is_up and (self.name, b.name) not in cut]
+        if not near:
+            return world.rng.choice(world.brokers)
+        via = world.rng.choice(near)
+        record = via.node.coordination.view.record(world.topic_id, 0)
+        led = record.leader if isinstance(record, PartitionRecord) else None
+        return via if led is None else world.brokers[led.broker_id]
+
 
 class _Calls:
     """`GroupCalls` over the simulated wire."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: GroupMember) -> None:
         self._member = member
 
     async def heartbeat(self, member_id: str, asked: Asked) -> GroupHeartbeatAnswer:
-        settings = self._member.settings
-        subscription = None
+        settings, polls = self._member.settings, self._member.polls
+        subscription, wait_s = None, 0.0 if polls else asked.wait
         if asked.topics is not None:
             subscription = Subscription(
                 topics=tuple(asked.topics), version=asked.topics_version,
@@ -269,7 +305,7 @@ class _Calls:
             )  # fmt: skip
         beat = Beat(
             member_id=member_id, epoch=asked.epoch, heard_epoch=asked.heard_epoch,
-            wait_s=asked.wait, subscription=subscription,
+            wait_s=wait_s, subscription=subscription,
         )  # fmt: skip
 
         async def serve(broker: SimBroker) -> GroupHeartbeatAnswer:
@@ -282,7 +318,10 @@ class _Calls:
                 owned = [OwnedTopic(READ_TOPIC, t.hex(), parts) for t, parts in found.items()]
             return GroupHeartbeatAnswer(member_id, told.epoch, told.session_timeout_ms, owned)
 
-        return await self._member.call("heartbeat", serve, timeout_s=asked.wait + GRACE_S)
+        answer = await self._member.call("heartbeat", serve, timeout_s=wait_s + GRACE_S)
+        if polls and answer.assignment is None:
+            await asyncio.sleep(POLL_S)
+        return answer
 
     async def leave(self, member_id: str) -> None:
         async def serve(broker: SimBroker) -> None:
@@ -297,7 +336,7 @@ class _Calls:
 class _Reader:
     """`membership.Reader`: hands out offsets, commits them, gives up and receives partitions."""
 
-    def __init__(self, member: Member) -> None:
+    def __init__(self, member: GroupMember) -> None:
         self._member = member
         self._world = member.world
         self.owned: Owned = {}
@@ -321,7 +360,7 @@ class _Reader:
                 if self._member.may_hand_out(where):
                     checker.handed_out(self._member, where, self._positions[where])
                     self._positions[where] += 1
-            if rng.random() < 0.4:
+            if self._member.commits and rng.random() < 0.4:
                 await self.commit(sorted(self.reading), tries=1)
 
     async def commit(self, wanted: Sequence[TopicPartition], *, tries: int) -> None:
@@ -384,13 +423,12 @@ class _Reader:
             self.reading.add(where)
 
     async def _offsets(self) -> dict[TopicIdPartition, int]:
-        async def serve(broker: SimBroker) -> dict[TopicIdPartition, int]:
-            found = await broker.node.groups.offsets(GROUP)
-            return {where: value.offset for where, value in found.items()}
-
+        assert self._world.groups is not None
         while True:
             try:
-                return await self._member.call("offsets", serve, timeout_s=CALL_TIMEOUT_S)
+                found = await self._member.call("offsets", read_offsets, timeout_s=CALL_TIMEOUT_S)
+                self._world.groups.told(found.values())
+                return {where: value.offset for where, value in found.items()}
             except HeadraceError as error:
                 if not error.retriable:
                     raise

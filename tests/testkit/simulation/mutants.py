@@ -18,9 +18,13 @@ from headrace.broker.controller import membership
 from headrace.broker.controller.updates import StoreWriter
 from headrace.broker.core import encoding, fetch_rules, transitions
 from headrace.broker.core.fetch_rules import Valid
+from headrace.broker.core.groups import machine
 from headrace.broker.core.model import Member, PartitionRecord
 from headrace.broker.core.replica_set import ReplicaSet
 from headrace.broker.core.standing import Standing, next_standing
+from headrace.broker.groups.coordinator import GroupCoordinator
+from headrace.broker.groups.group_partition import GroupPartition
+from headrace.broker.groups.leadership import Leadership
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.broker.replication import fetcher, serving
@@ -30,9 +34,12 @@ from headrace.broker.replication.isr import IsrChanges
 from headrace.broker.replication.serving import ReplicaServer
 from headrace.broker.store.base import Applied
 from headrace.protocol.compression import Buffer
+from headrace.protocol.errors import Fenced
 from headrace.protocol.ids import TopicIdPartition
+from headrace.protocol.names import OFFSETS_TOPIC
 from headrace.protocol.replication import ReplicaResult
-from testkit.simulation import traces
+from testkit.simulation import group_traces, traces
+from testkit.simulation.groups import READ_TOPIC
 from testkit.simulation.stage import Stage
 
 Replacement = tuple[object, str, object]
@@ -46,6 +53,7 @@ class Mutant:
     trace: Callable[[Stage], None]
     replacements: tuple[Replacement, ...]
     min_isr: int = 1
+    topic: str = READ_TOPIC
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -230,6 +238,48 @@ def _no_duplicates(_self: Partition, _header: object) -> None:
     return None
 
 
+# --- G2, G3, G4, G5 ------------------------------------------------------------------------------
+
+_load = GroupPartition.load
+_load_groups = GroupCoordinator._load
+_age_s = Leadership.age_s
+
+
+async def _load_without_waiting(self: GroupPartition) -> None:
+    async def at_once(_offset: int) -> None:
+        return
+
+    with patch.object(self.partition, "committed", at_once):
+        await _load(self)
+    self.last_offset = -1
+
+
+async def _is_settled_at_once(_self: GroupPartition) -> None:
+    return
+
+
+async def _confirmed(_self: Leadership, _partition: Partition, _within_s: float) -> None:
+    return
+
+
+def _age_of_arrival(self: Leadership, partition: Partition) -> float:
+    replicas = partition.replicas
+    assert replicas is not None
+    for known in replicas.followers.values():
+        known.confirmed_s = known.seen_s
+    return _age_s(self, partition)
+
+
+async def _load_with_plain_sessions(self: GroupCoordinator, part: GroupPartition) -> None:
+    await _load_groups(self, part)
+    heard = part.presence.heard
+    heard.update(dict.fromkeys(heard, self._clock.monotonic()))
+
+
+def _anybody_commits(*_args: object) -> dict[TopicIdPartition, Fenced]:
+    return {}
+
+
 def _no_check(*_args: object) -> None:
     return
 
@@ -321,5 +371,31 @@ MUTANTS: dict[str, Mutant] = {
     "no_dedupe": Mutant(
         "R28: a retry is written once", traces.retry_before_commit,
         ((Partition, "_find_duplicate", _no_duplicates),),
+    ),
+    "group_answers_before_loaded": Mutant(
+        "G2: a coordinator answers once what it loaded is committed", group_traces.loaded_too_early,
+        ((GroupPartition, "load", _load_without_waiting),), min_isr=2, topic=OFFSETS_TOPIC,
+    ),
+    "group_answers_before_committed": Mutant(
+        "G3: nothing is told before it is committed", group_traces.commit_of_a_zombie,
+        ((GroupPartition, "settled", _is_settled_at_once),), min_isr=2, topic=OFFSETS_TOPIC,
+    ),
+    "group_zombie_answers": Mutant(
+        "G4: a coordinator answers only while its leadership is confirmed",
+        group_traces.zombie_tells, ((Leadership, "confirm", _confirmed),),
+        min_isr=2, topic=OFFSETS_TOPIC,
+    ),
+    "group_arrival_confirms": Mutant(
+        "G4: a fetch that lay unread says nothing of the present", group_traces.zombie_wakes,
+        ((Leadership, "age_s", _age_of_arrival),), min_isr=2, topic=OFFSETS_TOPIC,
+    ),
+    "group_plain_sessions": Mutant(
+        "G4: a new coordinator waits for as long as its predecessor may have told",
+        group_traces.zombie_tells, ((GroupCoordinator, "_load", _load_with_plain_sessions),),
+        min_isr=2, topic=OFFSETS_TOPIC,
+    ),
+    "group_commit_not_fenced": Mutant(
+        "G5: only the owner commits", group_traces.commit_of_a_former_member,
+        ((machine, "check_commit", _anybody_commits),), min_isr=2, topic=OFFSETS_TOPIC,
     ),
 }  # fmt: skip

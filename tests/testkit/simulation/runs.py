@@ -13,6 +13,7 @@ from zlib import crc32
 
 from headrace.protocol.errors import HeadraceError
 from testkit.simulation import faults
+from testkit.simulation.groups import READ_TOPIC
 from testkit.simulation.stage import Stage
 from testkit.simulation.world import World
 
@@ -94,10 +95,15 @@ def run_seed(kind: str, seed: int, *, is_verbose: bool = False) -> Result:
 
 
 def run_trace(
-    trace: Callable[[Stage], None], *, min_isr: int = 1, seed: int = 1, is_verbose: bool = False
+    trace: Callable[[Stage], None],
+    *,
+    min_isr: int = 1,
+    seed: int = 1,
+    topic: str = READ_TOPIC,
+    is_verbose: bool = False,
 ) -> Result:
     """Runs one script."""
-    stage = Stage(min_isr=min_isr, seed=seed, is_verbose=is_verbose)
+    stage = Stage(min_isr=min_isr, seed=seed, topic=topic, is_verbose=is_verbose)
     name = getattr(trace, "__name__", "")
     result = Result(name, seed, f"python -m testkit.simulation --trace {name} --seed {seed} -v")
 

@@ -14,13 +14,17 @@ from headrace.broker.controller.leases import Lease
 from headrace.broker.core import transitions
 from headrace.broker.core.election import has_standing
 from headrace.broker.core.model import BrokerStatus, Leader, Member, PartitionRecord
+from headrace.broker.groups.records import OffsetValue
 from headrace.broker.partition.partition import Partition
 from headrace.broker.store import keys
 from headrace.broker.store.base import Change
+from headrace.protocol.errors import HeadraceError
 from headrace.protocol.ids import TopicIdPartition
 from headrace.protocol.replication import FETCH
-from testkit.simulation.broker import SimBroker
+from testkit.simulation.broker import SimBroker, ask
 from testkit.simulation.clients import Producer
+from testkit.simulation.groups import READ_TOPIC, GroupMember, read_offsets
+from testkit.simulation.loop import Process
 from testkit.simulation.wire import ANSWER, ASK, CAS, NEWS, Message, Verdict
 from testkit.simulation.world import World
 
@@ -56,14 +60,21 @@ class Hold:
 class Stage:
     """A world of three brokers with the topic led by `a`; `b` and `c` follow, all in sync."""
 
-    def __init__(self, *, min_isr: int, seed: int = 1, is_verbose: bool = False) -> None:
+    def __init__(
+        self, *, min_isr: int, seed: int = 1, topic: str = READ_TOPIC, is_verbose: bool = False
+    ) -> None:
         """The seed decides what the script leaves open."""
-        self.world = World(seed, min_isr=min_isr, is_verbose=is_verbose, is_scripted=True)
+        self.world = World(
+            seed, min_isr=min_isr, topic=topic, is_verbose=is_verbose, is_scripted=True
+        )
 
     def begin(self) -> None:
         """All run, and nobody but the script is the controller."""
-        self._hold_lock(0)
+        if self.world.groups is None:
+            self._hold_lock(0)
         self.world.begin()
+        if self.world.groups is not None:  # a controller has made `__offsets`
+            self._hold_lock(0)
         self.world.run(2.0)
         leader = self.world.leader()
         assert leader is not None
@@ -145,7 +156,7 @@ class Stage:
 
     def hold_writes(self, broker: SimBroker) -> Hold:
         """Keeps back what a leader writes about its ISR."""
-        return self.hold(CAS, broker, None, "partitions/t/")
+        return self.hold(CAS, broker, None, keys.shard(self.world.topic, 0))
 
     def lose_answers(self, source: SimBroker, target: SimBroker) -> Hold:
         """Loses what a leader answers a follower."""
@@ -174,6 +185,37 @@ class Stage:
         self.produce(self.a)
         self.until(lambda: self.end(self.b) == 1 and held.messages)
         return held
+
+    # --- members of a group -----------------------------------------------------------------------
+
+    def join(self, *, polls: bool = False, commits: bool = True) -> GroupMember:
+        """One more member, which has got its share."""
+        member = self.world.join(polls=polls, commits=commits)
+        self.until(lambda: self.world.is_read() and member.owns())
+        return member
+
+    def read_offsets(self, broker: SimBroker) -> None:
+        """Somebody asks that broker what is committed."""
+        world, groups = self.world, self.world.groups
+        assert groups is not None
+        process = Process(world.loop, "somebody")
+
+        async def read() -> None:
+            try:
+                found: dict[TopicIdPartition, OffsetValue] = await ask(
+                    world, process, broker, "offsets", read_offsets, timeout_s=STEP_S
+                )
+            except HeadraceError as error:
+                world.trace(f"no offsets at {broker.name}: {error}")
+            else:
+                groups.told(found.values())
+
+        process.spawn(read()).add_done_callback(_raise)
+        self.run(1.0)
+
+    def part(self, name: str, *others: str) -> None:
+        """Nothing passes between one and others any more, by their names."""
+        self.world.wire.isolate(name, list(others))
 
     # --- clients ----------------------------------------------------------------------------------
 

@@ -27,7 +27,7 @@ from headrace.protocol.names import OFFSETS_TOPIC
 from testkit.simulation.broker import SimBroker
 from testkit.simulation.checker import Checker
 from testkit.simulation.clients import Producer
-from testkit.simulation.groups import READ_TOPIC, GroupChecker, Member
+from testkit.simulation.groups import READ_TOPIC, GroupChecker, GroupMember
 from testkit.simulation.loop import Process, SimLoop, Stuck
 from testkit.simulation.store import SimCluster
 from testkit.simulation.wire import Wire
@@ -61,7 +61,7 @@ class World:
     checker: Checker = field(init=False)
     brokers: list[SimBroker] = field(init=False)
     producers: list[Producer] = field(init=False)
-    members: list[Member] = field(init=False)
+    members: list[GroupMember] = field(init=False)
     groups: GroupChecker | None = field(init=False)
     lines: list[str] = field(init=False)
     tally: Counter[str] = field(default_factory=Counter)
@@ -115,6 +115,8 @@ class World:
         broker = self._by_name.get(process.name)
         if broker is not None and broker.process is process and broker.is_up:
             self.checker.after_step(broker)
+        if self.groups is not None and self.groups.violation is not None:
+            raise self.groups.violation
 
     # --- running ----------------------------------------------------------------------------------
 
@@ -259,9 +261,11 @@ class World:
 
     # --- groups -----------------------------------------------------------------------------------
 
-    def join(self) -> None:
+    def join(self, *, polls: bool = False, commits: bool = True) -> GroupMember:
         """One more member."""
-        self.members.append(Member(self, len(self.members)))
+        member = GroupMember(self, len(self.members), polls=polls, commits=commits)
+        self.members.append(member)
+        return member
 
     def is_read(self) -> bool:
         """Whether every partition is read by one member that may hand out."""

@@ -46,10 +46,11 @@ def led(*isr: int) -> Led:
     return Led(ReplicaSet(record(*isr), me=Leader(0, 1), epoch_start=0, now_s=90.0))
 
 
-def fetch(partition: Led, broker: int, now: float) -> None:
+def fetch(partition: Led, broker: int, now: float, *, answered: float | None = None) -> None:
     partition.replicas.fetched(
-        broker, generation=GENERATION, session=1, offset=0, end_offset=0, now_s=now
-    )
+        broker, generation=GENERATION, session=1, offset=0, end_offset=0, now_s=now,
+        confirmed_s=now if answered is None else answered,
+    )  # fmt: skip
 
 
 class Reads:
@@ -77,6 +78,18 @@ async def test_all_other_members_have_fetched_lately() -> None:
     fetch(partition, 1, 104.0)
     with pytest.raises(NotCoordinator):
         await leadership.confirm(cast(Any, partition), 5.0)
+
+
+async def test_a_fetch_that_lay_unread_tells_only_of_the_time_before_it_was_sent() -> None:
+    clock, partition = Time(), led(0, 1, 2)
+    leadership = Leadership(Reads(None), clock)
+    for broker in (1, 2):
+        fetch(partition, broker, 100.0, answered=94.0)
+    with pytest.raises(NotCoordinator):
+        await leadership.confirm(cast(Any, partition), 5.0)
+    for broker in (1, 2):
+        partition.replicas.still_there(broker, seen_s=100.0, end_offset=0, confirmed_s=99.0)
+    await leadership.confirm(cast(Any, partition), 5.0)
 
 
 async def test_the_store_confirms_where_followers_are_silent() -> None:

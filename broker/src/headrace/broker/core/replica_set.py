@@ -24,11 +24,14 @@ from headrace.broker.core.transitions import Progress
 UNKNOWN = -1
 """An offset that nothing can be concluded from."""
 
+NEVER_S = float("-inf")
+
 
 @dataclass(slots=True)
 class Follower:
     """A follower's last validated fetch of this leader epoch. `caught_up_s`: when it last had all
-    that the leader had then."""
+    that the leader had then. `confirmed_s`: a time at which it surely still followed this leader;
+    `seen_s` isn't one, since a request may have lain unread for long."""
 
     generation: Generation
     session: int
@@ -36,6 +39,7 @@ class Follower:
     seen_s: float
     end_when_seen: int
     caught_up_s: float
+    confirmed_s: float = NEVER_S
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,8 +115,10 @@ class ReplicaSet:
         offset: int,
         end_offset: int,
         now_s: float,
+        confirmed_s: float = NEVER_S,
     ) -> None:
-        """A follower's fetch was validated: its log is the leader's up to `offset` (R14)."""
+        """A follower's fetch was validated: its log is the leader's up to `offset` (R14).
+        `confirmed_s`: when the answer went out that the follower had before it sent this."""
         if broker_id not in self.record.replicas:
             return
         known = self.followers.get(broker_id)
@@ -122,22 +128,25 @@ class ReplicaSet:
         if known is None or (known.generation, known.session) != (generation, session):
             caught_up_s = now_s if offset >= end_offset else self.began_s
             self.followers[broker_id] = Follower(
-                generation, session, offset, now_s, end_offset, caught_up_s
+                generation, session, offset, now_s, end_offset, caught_up_s, confirmed_s
             )
             return
+        known.confirmed_s = max(known.confirmed_s, confirmed_s)
         if offset >= end_offset:
             known.caught_up_s = now_s
         elif offset >= known.end_when_seen:
             known.caught_up_s = max(known.caught_up_s, known.seen_s)
         known.offset, known.seen_s, known.end_when_seen = offset, now_s, end_offset
 
-    def still_there(self, broker_id: int, *, seen_s: float, end_offset: int) -> None:
+    def still_there(
+        self, broker_id: int, *, seen_s: float, end_offset: int, confirmed_s: float = NEVER_S
+    ) -> None:
         """The follower was heard of at `seen_s` and has nothing new to say of this partition."""
         known = self.followers.get(broker_id)
         if known is None or seen_s < known.seen_s:
             return
         self.heard_s = max(self.heard_s, seen_s)
-        known.seen_s = seen_s
+        known.seen_s, known.confirmed_s = seen_s, max(known.confirmed_s, confirmed_s)
         if known.offset >= end_offset:
             known.caught_up_s = max(known.caught_up_s, seen_s)
 

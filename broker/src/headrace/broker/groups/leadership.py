@@ -2,8 +2,9 @@
 
 A leader that was cut off can't commit, but it could still tell a member "you own p" while its
 successor gives p away. So it answers about members only if its leadership was confirmed a short
-while ago: every other member of ISR and ELR has fetched under its epoch since (any later leader is
-one of them), or a read of the store that began since shows its epoch.
+while ago: every other member of ISR and ELR still followed it then (any later leader is one of
+them; what they had answered before their last fetch tells), or a read of the store that began since
+shows its epoch.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from headrace.broker.clock import Clock
 from headrace.broker.core import encoding
 from headrace.broker.core.model import PartitionRecord, Shard
+from headrace.broker.core.replica_set import NEVER_S
 from headrace.broker.partition.partition import Partition
 from headrace.broker.store import keys
 from headrace.broker.store.base import Store
@@ -22,8 +24,6 @@ from headrace.protocol.names import OFFSETS_TOPIC
 
 READ_TIMEOUT_S = 2.0
 """How long the store may take to confirm."""
-
-NEVER_S = float("-inf")
 
 ReadRecord = Callable[[int], Awaitable[PartitionRecord | None]]
 """A partition's record as the store has it now."""
@@ -49,7 +49,8 @@ class Leadership:
         others.discard(replicas.me.broker_id)
         if not others:
             return 0.0  # Nobody else can be elected.
-        seen = [replicas.followers[each].seen_s for each in others if each in replicas.followers]
+        known = replicas.followers
+        seen = [known[each].confirmed_s for each in others if each in known]
         by_followers = min(seen) if len(seen) == len(others) else NEVER_S
         by_store = self._read_at.get((partition.id.partition, partition.leader_epoch), NEVER_S)
         return now - max(by_followers, by_store)

@@ -187,5 +187,6 @@ class Replication:
             listing = session.listings.get(partition.id)
             if listing is not None and listing.is_idle and partition.replicas is not None:
                 partition.replicas.still_there(
-                    broker_id, seen_s=session.seen_s, end_offset=partition.log.end_offset
-                )
+                    broker_id, seen_s=session.seen_s, end_offset=partition.log.end_offset,
+                    confirmed_s=session.confirmed_s,
+                )  # fmt: skip

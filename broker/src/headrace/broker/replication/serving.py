@@ -109,6 +109,7 @@ class ReplicaServer:
         deadline_s = now_s + min(request.max_wait_ms, WAIT_MS_MAX) / 1000
         answer = await self._wait(session, request, deadline_s)
         self._add_moved(session, answer)
+        session.answered_s = self._clock.monotonic()
         self._stats.bytes_out += answer.size_bytes
         head = ReplicaResponse(request.fetch_session, request.sequence, answer.results)
         return [framing.head(head), *answer.data]
@@ -257,6 +258,7 @@ class ReplicaServer:
         replicas.fetched(
             session.broker_id, generation=session.generation, session=session.session,
             offset=part.offset, end_offset=partition.log.end_offset, now_s=session.seen_s,
+            confirmed_s=session.confirmed_s,
         )  # fmt: skip
         partition.isolated = False
         partition.advance_high_watermark()

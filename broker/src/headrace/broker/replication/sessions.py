@@ -8,6 +8,7 @@ looks only at partitions where something has happened.
 from __future__ import annotations
 
 from headrace.broker.core.model import Generation
+from headrace.broker.core.replica_set import NEVER_S
 from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.waiters import ReadWaiter
 from headrace.protocol.ids import TopicId, TopicIdPartition
@@ -58,6 +59,10 @@ class FollowerSession:
         self.number = request.fetch_session
         self.sequence = request.sequence
         self.seen_s = now_s
+        self.answered_s = self.confirmed_s = NEVER_S
+        """When the last answer went out; and the one that the follower had before it sent its last
+        request: then it surely still listed here what it hasn't forgotten since. A request itself
+        may have lain unread while this process was stopped."""
         self.waiter = ReadWaiter()
         self.ready: dict[Listing, None] = {}
         """To be looked at, in the order in which they became so."""
@@ -70,7 +75,7 @@ class FollowerSession:
 
     def take(self, request: ReplicaRequest, now_s: float) -> None:
         """Takes in what a request lists and forgets."""
-        self.sequence, self.seen_s = request.sequence, now_s
+        self.sequence, self.seen_s, self.confirmed_s = request.sequence, now_s, self.answered_s
         for topic_id, index in request.forgotten:
             self._forget(TopicIdPartition(TopicId(topic_id), index))
         for part in request.parts:
