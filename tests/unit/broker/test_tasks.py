@@ -43,3 +43,17 @@ async def test_a_loop_that_is_over_stays_so() -> None:
     await asyncio.sleep(0.01)
     assert runs == 1
     await group.stop()
+
+
+async def test_what_is_begun_after_the_end_ends_at_once() -> None:
+    group, runs = TaskGroup(), 0
+
+    async def work() -> None:
+        nonlocal runs
+        runs += 1
+
+    await group.stop()
+    group.forever(work, name="late")
+    group.once(work(), name="late")
+    await asyncio.sleep(0.01)
+    assert runs == 0

@@ -26,6 +26,7 @@ class TaskGroup:
         self.failures: Counter[str] = Counter() if failures is None else failures
         """How often each task failed, by name, for metrics."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def every(self, seconds: float, work: Callable[[], Awaitable[None]], *, name: str) -> None:
         """Runs `work` again and again, `seconds` after it last ended."""
@@ -57,6 +58,8 @@ class TaskGroup:
 
     def once(self, work: Awaitable[None], *, name: str) -> asyncio.Task[None]:
         """Runs `work` once; an error is logged."""
+        if self._is_stopped and asyncio.iscoroutine(work):
+            work.close()
 
         async def run() -> None:
             try:
@@ -78,10 +81,13 @@ class TaskGroup:
         task.set_name(name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        if self._is_stopped:
+            task.cancel()
         return task
 
     async def stop(self) -> None:
-        """Cancels what runs and waits for its end."""
+        """Cancels what runs and waits for its end; what is begun later ends at once."""
+        self._is_stopped = True
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()

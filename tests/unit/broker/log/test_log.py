@@ -340,3 +340,15 @@ async def test_appending_after_a_clean_start_reads_nothing_and_joins_the_index(
 
 def test_small_config_is_small() -> None:
     assert SMALL.segment_bytes < 2000
+
+
+async def test_nothing_is_appended_behind_what_a_closed_log_says_of_itself(tmp_path: Path) -> None:
+    bench = Bench(str(tmp_path))
+    log, _ = bench.open()
+    append(log, sealed([b"kept"]))
+    numbers = await log.close()
+    with pytest.raises(PartitionOffline, match="closed"):
+        append(log, sealed([b"late"]))
+    again, _ = bench.open(start=StartKind.CLEAN, checkpoint=numbers)
+    assert again.failure is None
+    assert again.end_offset == 1

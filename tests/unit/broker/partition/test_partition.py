@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from headrace.broker.core.model import Generation, Leader, Member, PartitionRecord
 from headrace.broker.core.quota import Rates
 from headrace.broker.core.topic_config import resolve
@@ -11,6 +13,7 @@ from headrace.broker.log.config import LogConfig
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.partition.partition import Partition
 from headrace.protocol import batch
+from headrace.protocol.errors import NotLeader
 from headrace.protocol.requests import ACKS_LEADER
 from testkit.logs import PARTITION, Bench, InlineWorkers
 
@@ -45,3 +48,23 @@ async def test_a_retry_after_a_machine_slept_for_days_is_still_recognised(tmp_pa
     assert was_there
     assert again == first
     assert partition.log.end_offset == 1
+
+
+async def test_a_batch_of_an_idempotent_producer_is_never_taken_unchecked(tmp_path: Path) -> None:
+    partition = await led_partition(tmp_path)
+    sent = [
+        memoryview(
+            batch.encode_records(
+                [(None, b"once", 1, None)], producer_id=7, producer_epoch=0, base_sequence=number
+            )
+        )
+        for number in (0, 1)
+    ]
+    partition.append(sent[0], acks=ACKS_LEADER, now_ms=1_000)
+    partition.append(sent[1], acks=ACKS_LEADER, now_ms=1_000)
+    partition.log.truncate_to(1)
+    with pytest.raises(NotLeader):
+        partition.append(sent[0], acks=ACKS_LEADER, now_ms=1_000)
+    await partition.learn_producers()
+    _, was_there = partition.append(sent[0], acks=ACKS_LEADER, now_ms=1_000)
+    assert was_there

@@ -457,7 +457,7 @@ class Log(LogState):
 
     async def close(self) -> Checkpoint:
         """Syncs what is not synced, saves index and producer state, closes the files. Answers the
-        checkpoint for the `clean` marker. Nothing may be appended any more; a log that fails while
+        checkpoint for the `clean` marker. Nothing can be appended any more; a log that fails while
         it closes says so in the checkpoint."""
         if self.failure is None and self.needs_sync:
             await self.sync_now()
@@ -466,7 +466,10 @@ class Log(LogState):
             if self.producers is not None and self._snapshots.is_needed:
                 self._snapshots.save()
         self._release()
-        return self.checkpoint()
+        checkpoint = self.checkpoint()
+        # What came now would lie behind the end that the marker tells the next start.
+        self.failure = self.failure or PartitionOffline("the log is closed: the broker stops")
+        return checkpoint
 
     def _release(self) -> None:
         self.segments.release()

@@ -338,6 +338,12 @@ class Partition:
 
     def _find_duplicate(self, header: BatchHeader) -> Appended | None:
         producers = self.log.producers
+        if producers is None and header.producer_id >= 0:
+            # They were known a moment ago; the log was cut since, which makes them unknown.
+            raise NotLeader(
+                f"{self.name}: who wrote what is being looked up: nothing was written",
+                retry_after_ms=100,
+            )
         # Producers expire by the log's time: a clock that jumped, or a machine that slept for a
         # day, must not turn a retry into a second record.
         now_ms = self.log.last_append_time_ms
