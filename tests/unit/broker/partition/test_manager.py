@@ -27,7 +27,7 @@ from headrace.broker.partition.partition import Partition
 from headrace.broker.partition.quotas import Quotas
 from headrace.broker.store import keys
 from headrace.broker.store.base import Item, Put
-from headrace.broker.store.memory import MemoryStore
+from headrace.broker.store.memory import MemoryCluster, MemoryStore
 from headrace.protocol.compression import Buffer
 from headrace.protocol.errors import StorageFull
 from headrace.protocol.ids import TopicId, TopicIdPartition
@@ -56,12 +56,13 @@ class ChangingDisk(Disk):
 class Machine:
     """Logs, coordination and the manager of one broker, without its API."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, cluster: MemoryCluster | None = None) -> None:
+        self.cluster = cluster or MemoryCluster()
         self.disk = ChangingDisk()
         volume = Volume.open(str(path), broker_id=0, disk=self.disk)
         self.logs = Logs(volume, files_max=64, io_threads=2, flush_threads=1)
         self.coordination = Coordination(
-            MemoryStore(),
+            MemoryStore(self.cluster),
             Identity(broker_id=0, url="http://127.0.0.1:9420"),
             local=self.logs.local_state,
             prepare=self.logs.prepare,
@@ -240,6 +241,31 @@ async def test_deleting_records_goes_to_its_end_when_the_client_hangs_up(
     async with asyncio.timeout(5):
         while len(list(tmp_path.glob("partitions/*/0/*.log"))) > 1:
             await asyncio.sleep(0.02)
+
+
+async def test_what_was_cut_after_a_power_cut_goes_once_another_replica_is_in_sync(
+    tmp_path: Path,
+) -> None:
+    first = Machine(tmp_path)
+    await first.start()
+    [where] = await first.topic("kept")
+    append(first.manager.find(where))
+    await first.stop()
+    directory = tmp_path / "partitions" / where.topic_id.hex() / "0"
+    cut = directory / f"{0:020d}.cut-0"
+    cut.write_bytes(b"half a batch")
+    again = Machine(tmp_path, first.cluster)
+    await again.start()
+    await again.manager.settled()
+    await again.manager.apply_retention()
+    assert cut.exists()
+    partition = again.manager.find(where)
+    assert partition.record is not None
+    isr = (*partition.record.isr, Member(1, Generation(0, 0)))
+    partition.record = replace(partition.record, replicas=(0, 1), isr=isr)
+    await again.manager.apply_retention()
+    assert not cut.exists()
+    await again.stop()
 
 
 class Refusing(ChangingDisk):

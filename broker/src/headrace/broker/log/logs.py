@@ -21,6 +21,7 @@ from headrace.broker.log.files import FileCache, Workers
 from headrace.broker.log.flusher import Flusher
 from headrace.broker.log.log import Log
 from headrace.broker.log.recovery import StartKind, open_log
+from headrace.broker.log.segment import remove_cuts
 from headrace.broker.log.volume import Contents, Volume
 from headrace.protocol.errors import HeadraceError, PartitionOffline, StorageFull
 from headrace.protocol.ids import TopicIdPartition
@@ -62,6 +63,8 @@ class Logs:
         """Those that failed to open; what the former process noted of them is still the best."""
         self._curable: set[TopicIdPartition] = set()
         """Of these, the ones that another start may recover."""
+        self._with_cuts: set[TopicIdPartition] = set()
+        """Logs beside which lies what recovery cut off them."""
         self._saved: dict[TopicIdPartition, Checkpoint] = {}
         self._saving = asyncio.Lock()
         self._meta_lock = asyncio.Lock()
@@ -202,7 +205,7 @@ class Logs:
     def _let_go(self, gone: Iterable[TopicIdPartition]) -> None:
         """Closes logs whose directories are about to go."""
         for where in gone:
-            for names in (self._made, self._unrecovered, self._curable):
+            for names in (self._made, self._unrecovered, self._curable, self._with_cuts):
                 names.discard(where)
             self._volume.checkpoints.pop(where, None)
             closed = self._open.pop(where, None)
@@ -246,6 +249,23 @@ class Logs:
     def is_curable(self, where: TopicIdPartition) -> bool:
         """Whether the log could only not be opened for a lack (space, descriptors) that passes."""
         return where in self._curable
+
+    def has_cuts(self, where: TopicIdPartition) -> bool:
+        """Whether bytes that recovery cut off the log after a power cut are kept beside it."""
+        return where in self._with_cuts
+
+    async def remove_cuts(self, where: TopicIdPartition) -> None:
+        """Removes those bytes: another replica has all that was committed of them.
+
+        Raises:
+            StorageFull, PartitionOffline: they can't be removed.
+        """
+        try:
+            directory = self._volume.directory_of(where)
+            await self._io.run(remove_cuts, self._volume.disk, directory)
+        except OSError as error:
+            raise _refused(error) from error
+        self._with_cuts.discard(where)
 
     async def set_aside(self, unknown: Iterable[TopicIdPartition]) -> None:
         """Moves directories of topics that nobody knows to `stray/`, where they are kept (R25)."""
@@ -298,6 +318,8 @@ class Logs:
             self._unrecovered.add(where)
         if report.is_curable:
             self._curable.add(where)
+        if report.kept_files:
+            self._with_cuts.add(where)
         return opened
 
     async def checkpoint(self) -> None:

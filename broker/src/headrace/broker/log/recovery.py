@@ -75,6 +75,8 @@ class OpenReport:
     """Bytes cut off the end; after another boot they may have been acknowledged."""
     cut_files: int = 0
     """Files that keep them."""
+    kept_files: int = 0
+    """Such files that are beside the log now, those of earlier starts among them."""
     is_curable: bool = False
     """The log couldn't be looked at for want of room or descriptors: another start may open it."""
 
@@ -189,6 +191,7 @@ class _Recovery:
             self._start_empty(self.start_offset)
         self._mend_epochs()
         self._sync_closed()
+        self.report.kept_files = found.cuts + self.report.cut_files
         drop_snapshots(self.disk, self.directory, above=self.expected)
         return self._numbers()
 

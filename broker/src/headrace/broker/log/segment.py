@@ -88,6 +88,14 @@ def list_files(disk: Disk, directory: str) -> Found:
     return found._replace(cuts=cuts)
 
 
+def remove_cuts(disk: Disk, directory: str) -> int:
+    """Removes what recoveries cut off the log and kept beside it; how many files that were."""
+    names = [name for name, _, _ in disk.list_directory(directory) if CUT_MARK in name]
+    for name in names:
+        disk.unlink(os.path.join(directory, name))
+    return len(names)
+
+
 class Span(NamedTuple):
     """Whole batches within one segment."""
 

@@ -640,6 +640,7 @@ class PartitionManager:
         for partition in self:
             if partition.log.failure is None:
                 await self._apply_retention(partition)
+                await self._remove_cuts(partition)
 
     async def _apply_retention(self, partition: Partition) -> None:
         try:
@@ -650,6 +651,21 @@ class PartitionManager:
         if removed:
             partition.start_moved()
             log.info("%s: retention removed %d segments", partition.name, removed)
+
+    async def _remove_cuts(self, partition: Partition) -> None:
+        """Frees what recovery cut off the log and kept, once this replica is in sync again with
+        another one: what was committed is in both. A sole replica's is for a person."""
+        if not self._logs.has_cuts(partition.id):
+            return
+        record = partition.record
+        entry = None if record is None else record.in_isr(self._broker_id)
+        is_in_sync = entry is not None and self._generation in (None, entry.generation)
+        if record is None or not is_in_sync or len(record.isr) < 2:
+            return
+        try:
+            await self._logs.remove_cuts(partition.id)
+        except HeadraceError as error:
+            log.warning("%s: what was cut off it stays: %s", partition.name, error)
 
     def _defaults(self) -> Mapping[str, ConfigValue]:
         cluster = self._view.cluster
