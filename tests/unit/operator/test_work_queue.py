@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ class Seen(Observer):
 
 @asynccontextmanager
 async def running(
-    work: Callable[[Key], Awaitable[float | None]], **settings: float
+    work: Callable[[Key], Awaitable[float | None]], **settings: Any
 ) -> AsyncIterator[tuple[WorkQueue, Seen]]:
     seen = Seen()
     queue = WorkQueue(work, seen, backoff_s=(0.02, 0.1), concurrency=2)

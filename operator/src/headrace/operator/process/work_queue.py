@@ -14,6 +14,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from headrace.operator.kube.errors import KubernetesError
+
 log = logging.getLogger("headrace.operator")
 
 PASS_S = 180.0
@@ -176,7 +178,7 @@ class WorkQueue:
 
 def _trace(error: Exception) -> bool:
     """Whether the trace says more than the message: not for what others refuse."""
-    return not isinstance(error, Expected | TimeoutError)
+    return not isinstance(error, Expected | KubernetesError | TimeoutError)
 
 
 class Expected(Exception):
