@@ -130,6 +130,8 @@ class Machine:
         self.locks: dict[str, tuple[object, int]] = {}
         self.error: int | None = None
         """While it is set, EIO: every change and sync raises it; ENOSPC: what needs room does."""
+        self.lies = False
+        """Whether it calls synced what isn't."""
         self.free_bytes = 1 << 40
         self.on_name: Callable[[], None] = lambda: None
         """Called with each name that is made, moved or removed and not yet on the disk."""
@@ -142,6 +144,8 @@ class Machine:
 
     def sync_names(self, directory: str) -> None:
         """What happened in a directory up to now (and before it elsewhere) is on the disk."""
+        if self.lies:
+            return
         last = max(
             (n for n, (_, where) in enumerate(self._journal) if directory in where), default=-1
         )
@@ -223,6 +227,10 @@ class SimDisk(Disk):
         self._open[self._next_fd] = file
         return self._next_fd
 
+    def _sync(self, file: File) -> None:
+        if not self.machine.lies:
+            file.sync()
+
     def open(self, path: str, *, create: bool = False) -> int:
         if create and path not in self.machine.tree.files:
             self._check(needs_room=True)
@@ -253,7 +261,7 @@ class SimDisk(Disk):
 
     def sync(self, fd: int) -> None:
         self._check()
-        self._open[fd].sync()
+        self._sync(self._open[fd])
 
     def truncate(self, fd: int, size_bytes: int) -> None:
         self._check()
@@ -324,7 +332,7 @@ class SimDisk(Disk):
         file = self._make(temporary)
         file.write(0, bytes(data))
         if sync:
-            file.sync()
+            self._sync(file)
         self.rename(temporary, path)
         if sync:
             self.sync_directory(os.path.dirname(path))
@@ -334,7 +342,7 @@ class SimDisk(Disk):
         file = self.machine.tree.files.get(path) or self._make(path)
         file.write(len(file.data), bytes(data))
         if sync:
-            file.sync()
+            self._sync(file)
 
     def lock(self, path: str) -> int | None:
         if path in self.machine.locks:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from headrace.protocol.replication import FETCH
 from testkit.simulation.broker import SimBroker
-from testkit.simulation.groups import SESSION_S, GroupMember
+from testkit.simulation.groups import REBALANCE_S, SESSION_S, GroupMember
 from testkit.simulation.stage import Stage
 from testkit.simulation.wire import ASK
 
@@ -86,3 +86,15 @@ def commit_of_a_former_member(stage: Stage) -> None:
     stage.run(3 * SESSION_S)
     commits.release_first()
     stage.run(1.0)
+
+
+def stuck_and_cut_off(stage: Stage) -> None:
+    """A member is to give partitions up and doesn't; when its time for that is over, it can't be
+    told."""
+    stuck = stage.join(polls=True, commits=False)
+    stuck.is_stuck = True
+    stage.world.join(polls=True, commits=False)
+    stage.until(lambda: stuck.membership.epoch < stuck.membership.heard_epoch)
+    stage.run(REBALANCE_S - 0.2)
+    stage.part(stuck.name, *(broker.name for broker in stage.world.brokers))
+    stage.run(2 * SESSION_S)

@@ -130,14 +130,9 @@ class GroupChecker:
         self.violation = self.violation or violation
         raise violation
 
-    @property
-    def _is_void(self) -> bool:
-        """Whether records may have been lost (A1): then nothing of this is promised."""
-        return any(history.is_void for history in self._world.checker.histories.values())
-
     def acked(self, metadata: str) -> None:
         """A member was told that its commit is committed."""
-        if self._is_void:
+        if self._world.is_void:
             return
         if metadata not in self._committed:
             self._fail(f"the commit {metadata!r} was acknowledged, but isn't committed")
@@ -145,12 +140,12 @@ class GroupChecker:
     def told(self, values: Iterable[OffsetValue]) -> None:
         """Somebody was told that these are the group's committed offsets."""
         for value in values:
-            if value.metadata not in self._committed and not self._is_void:
+            if value.metadata not in self._committed and not self._world.is_void:
                 self._fail(f"the commit {value.metadata!r} was told, but isn't committed")
 
     def received(self, member: GroupMember, where: TopicIdPartition, start: int) -> None:
         """A member begins with a partition that it was given: where the log says (G5)."""
-        if self._is_void:
+        if self._world.is_void:
             return
         epoch, member_id = member.membership.heard_epoch, member.membership.member_id
         given = [at for m, at, w in self._starts if (m, w) == (member_id, where) and at <= epoch]
@@ -165,7 +160,7 @@ class GroupChecker:
 
     def handed_out(self, member: GroupMember, where: TopicPartition, offset: int) -> None:
         """A member hands a record out: nobody else may do so now (G4), and none was skipped."""
-        if self._is_void:
+        if self._world.is_void:
             return
         for other in self._world.members:
             if other is not member and other.may_hand_out(where):
@@ -208,6 +203,8 @@ class GroupMember:
             group=GROUP, session_timeout=SESSION_S, rebalance_timeout=REBALANCE_S
         )
         self.is_there = True
+        self.is_stuck = False
+        """Whether it never finishes what it has of a partition that it is to give up."""
         self.target: SimBroker | None = None
         self._membership: _Membership | None = None
         self.process.spawn(self._run(), self.name)
@@ -401,6 +398,8 @@ class _Reader:
     async def give_up(self, partitions: Sequence[TopicPartition], timeout: float) -> None:
         self.reading.difference_update(partitions)
         await asyncio.sleep(self._world.rng.random() * 0.2)
+        if self._member.is_stuck:
+            await asyncio.Event().wait()
         await self.commit(partitions, tries=COMMIT_TRIES)
         for where in partitions:
             self._forget(where)

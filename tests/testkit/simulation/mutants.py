@@ -25,6 +25,7 @@ from headrace.broker.core.standing import Standing, next_standing
 from headrace.broker.groups.coordinator import GroupCoordinator
 from headrace.broker.groups.group_partition import GroupPartition
 from headrace.broker.groups.leadership import Leadership
+from headrace.broker.groups.presence import Presence
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
 from headrace.broker.replication import fetcher, serving
@@ -276,6 +277,11 @@ async def _load_with_plain_sessions(self: GroupCoordinator, part: GroupPartition
     heard.update(dict.fromkeys(heard, self._clock.monotonic()))
 
 
+def _session_is_over(self: Presence, key: tuple[str, str]) -> None:
+    self.heard[key] = float("-inf")
+    self._evicted.add(key)
+
+
 def _anybody_commits(*_args: object) -> dict[TopicIdPartition, Fenced]:
     return {}
 
@@ -392,6 +398,11 @@ MUTANTS: dict[str, Mutant] = {
     "group_plain_sessions": Mutant(
         "G4: a new coordinator waits for as long as its predecessor may have told",
         group_traces.zombie_tells, ((GroupCoordinator, "_load", _load_with_plain_sessions),),
+        min_isr=2, topic=OFFSETS_TOPIC,
+    ),
+    "group_removed_at_once": Mutant(
+        "G4: who may still think it owns something isn't robbed of it",
+        group_traces.stuck_and_cut_off, ((Presence, "evict", _session_is_over),),
         min_isr=2, topic=OFFSETS_TOPIC,
     ),
     "group_commit_not_fenced": Mutant(

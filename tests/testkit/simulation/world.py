@@ -204,6 +204,11 @@ class World:
             return None
         return broker
 
+    @property
+    def is_void(self) -> bool:
+        """Whether records may have been lost, since A1 was broken."""
+        return any(history.is_void for history in self.checker.histories.values())
+
     def has_keeper(self, record: PartitionRecord) -> bool:
         """Whether a member of ISR or ELR has standing and all its bytes (A1)."""
         for member in (*record.isr, *record.elr):

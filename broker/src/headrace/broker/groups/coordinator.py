@@ -183,6 +183,7 @@ class GroupCoordinator:
         part = self._part(name)
         key = (name, beat.member_id)
         part.presence.dismiss(key)
+        self._refuse_evicted(part, key)
         self._take(part, name, self._decide(part, name, beat))
         part.presence.heard[key] = self._clock.monotonic()
         self._push(part, name)
@@ -191,11 +192,20 @@ class GroupCoordinator:
             wait_s = min(beat.wait_s, told.session_timeout_ms / 3000)
             await part.presence.park(key, wait_s)
             part.require_ready()
+            self._refuse_evicted(part, key)
             told = _told(part.groups[name], beat)
         await part.settled()
         await self._confirm(part.partition, told.session_timeout_ms / 1000 * CONFIRMED_WITHIN)
         part.require_ready()
         return told
+
+    @staticmethod
+    def _refuse_evicted(part: GroupPartition, key: tuple[str, str]) -> None:
+        if part.presence.is_evicted(key):
+            raise UnknownMember(
+                f"member {key[1]!r} didn't finish its step within its rebalance timeout: it must"
+                " join again, owning nothing"
+            )
 
     def _decide(self, part: GroupPartition, name: str, beat: Beat) -> Outcome:
         group = part.groups.get(name) or Group(name)

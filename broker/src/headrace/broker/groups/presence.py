@@ -29,6 +29,7 @@ class Presence:
         """When each member was heard last."""
         self.told: dict[Key, tuple[int, float]] = {}
         """The step that a member hasn't confirmed yet, and since when."""
+        self._evicted: set[Key] = set()
         self._claims: dict[Key, float] = {}
         self._departed: OrderedDict[Key, None] = OrderedDict()
         self._parked: dict[Key, asyncio.Future[bool]] = {}
@@ -76,10 +77,21 @@ class Presence:
         """The member is gone."""
         self.heard.pop(key, None)
         self.told.pop(key, None)
+        self._evicted.discard(key)
         self._departed[key] = None
         if len(self._departed) > DEPARTED_MAX:
             self._departed.popitem(last=False)
         self.wake(key)
+
+    def evict(self, key: Key) -> None:
+        """The member is to go: it is told so and not that all is well any more. It owns what it
+        owns until its session is over, since it may not hear of it (G4)."""
+        self._evicted.add(key)
+        self.wake(key)
+
+    def is_evicted(self, key: Key) -> bool:
+        """Whether the member is to go."""
+        return key in self._evicted
 
     def has_departed(self, key: Key) -> bool:
         """Whether the member was here and is gone."""

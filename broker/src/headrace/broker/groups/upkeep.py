@@ -74,21 +74,27 @@ class GroupUpkeep:
         presence.drop_claims(now)
 
     def _end_steps(self, part: GroupPartition, now: float) -> None:
-        """Members that are told to do something and don't, although they are alive."""
-        for (name, member_id), (epoch, since) in list(part.presence.told.items()):
+        """Members that are told to do something and don't, although they are alive. They hear that
+        they are out, and are removed when they leave or their sessions are over."""
+        for key, (epoch, since) in list(part.presence.told.items()):
+            name, member_id = key
             group = part.groups.get(name)
             if group is None or member_id not in group.members:
-                del part.presence.told[name, member_id]
-            elif group.confirmed.get(member_id) == epoch or group.steps[member_id].epoch != epoch:
+                del part.presence.told[key]
                 continue
-            elif (now - since) * 1000 > group.members[member_id].rebalance_timeout_ms:
-                if group.members[member_id].has_left:
-                    continue  # Nobody is there to confirm; its session counts.
-                log.warning(
-                    "group %s: member %s didn't finish its step within its rebalance timeout and"
-                    " is removed", name, member_id,
-                )  # fmt: skip
-                self._coordinator.expire(part, name, [member_id])
+            is_done = group.confirmed.get(member_id) == epoch
+            is_past = group.steps[member_id].epoch != epoch or part.presence.is_evicted(key)
+            subscription = group.members[member_id]
+            is_over = (now - since) * 1000 > subscription.rebalance_timeout_ms
+            if is_done or is_past or not is_over:
+                continue
+            if subscription.has_left:
+                continue  # Nobody is there to confirm; its session counts.
+            log.warning(
+                "group %s: member %s didn't finish its step within its rebalance timeout and is"
+                " removed", name, member_id,
+            )  # fmt: skip
+            part.presence.evict(key)
 
     def _look_at_topics(self, part: GroupPartition) -> None:
         for name in list(part.groups):

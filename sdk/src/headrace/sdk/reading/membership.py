@@ -153,11 +153,8 @@ class Membership:
             self._settled.set_result(None)
         elif not self._settled.cancelled():
             self._settled.exception()
-        if leave and self.heard_epoch:
-            try:
-                await self._calls.leave(self.member_id)
-            except HeadraceError as error:
-                log.info("the group couldn't be told of the end, it will notice: %s", error)
+        if leave:
+            await self._say_goodbye()
 
     async def _run(self) -> None:
         while True:
@@ -192,7 +189,16 @@ class Membership:
             self._step.cancel()
             await asyncio.gather(self._step, return_exceptions=True)
         await self._reader.lose()
+        await self._say_goodbye()
         self._begin_anew()
+
+    async def _say_goodbye(self) -> None:
+        """What was owned here is free: others needn't wait until the session is over."""
+        if self.heard_epoch:
+            try:
+                await self._calls.leave(self.member_id)
+            except HeadraceError as error:
+                log.debug("the group couldn't be told, it will notice: %s", error)
 
     # --- heartbeats -------------------------------------------------------------------------------
 
