@@ -12,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import msgspec
 from rich import box
@@ -23,6 +22,7 @@ from rich.table import Table
 from headrace.demo import checks
 from headrace.demo.checks import CarrierTotals, Check, Consumed, Pair, Place
 from headrace.demo.flights import Flights, load_carrier_names, load_flights
+from headrace.demo.group_part import Cluster, run_group
 from headrace.demo.spark_part import run_spark
 from headrace.sdk import Admin, Consumer, Producer
 
@@ -50,23 +50,6 @@ class _Row(msgspec.Struct):
 
     carrier: str = ""
     arr_delay: int | None = None
-
-
-class Cluster(Protocol):
-    """What the demo needs of a cluster."""
-
-    @property
-    def bootstrap(self) -> str:
-        """The addresses for clients."""
-        ...
-
-    def kill(self, broker_id: int) -> int:
-        """SIGKILL a broker; returns its process id."""
-        ...
-
-    async def back(self, broker_id: int, killed_pid: int) -> int:
-        """Wait until a new process serves in the place of `killed_pid`; returns its id."""
-        ...
 
 
 @dataclass(slots=True)
@@ -113,6 +96,8 @@ async def run_demo(cluster: Cluster, *, records: int | None, console: Console) -
     rate = came / story.consume_s
     console.print(f"read back: {came:,} records in {story.consume_s:.2f} s ({rate:,.0f} records/s)")
     passed = _report(console, flights, sent, story, consumed)
+    answers = await run_group(cluster, TOPIC, sent, story.places, console)
+    passed = _show(console, answers) and passed
     expected = checks.totals_by_carrier(zip(flights.keys, flights.arrival_delays, strict=True))
     answers = await run_spark(
         cluster.bootstrap, TOPIC, expected, replicas=REPLICAS, console=console
