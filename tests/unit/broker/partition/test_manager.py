@@ -268,6 +268,59 @@ async def test_what_was_cut_after_a_power_cut_goes_once_another_replica_is_in_sy
     await again.stop()
 
 
+class Poor(ChangingDisk):
+    """No file can be opened to be read: there are too many open ones."""
+
+    def open_to_read(self, path: str) -> int:
+        raise OSError(errno.EMFILE, "Too many open files", path)
+
+
+async def test_a_log_that_cant_be_opened_now_lets_others_lead_and_keeps_its_files(
+    tmp_path: Path,
+) -> None:
+    first = Machine(tmp_path)
+    await first.start()
+    [where] = await first.topic("kept")
+    append(first.manager.find(where))
+    await first.stop()
+    again = Machine(tmp_path, first.cluster)
+    again.disk.__class__ = Poor
+    left: list[int] = []
+
+    async def leave(topic_id: TopicId, partition: int) -> None:
+        left.append(partition)
+
+    again.manager.mark_failed = leave
+    await again.start()
+    await again.manager.settled()
+    record = again.coordination.view.record(*where)
+    assert isinstance(record, PartitionRecord)
+    assert not left  # nobody else has anything
+    isr = (*record.isr, Member(1, Generation(0, 0)))
+    change_record(again, where, replace(record, replicas=(0, 1), isr=isr))
+    async with asyncio.timeout(5):
+        while not left:
+            await asyncio.sleep(0.02)
+    change_record(again, where, replace(record, replicas=(0, 1), isr=isr[1:], leader=Leader(1, 1)))
+    await asyncio.sleep(0.3)
+    assert again.manager.replaced == 0
+    await again.stop()
+
+
+def change_record(machine: Machine, where: TopicIdPartition, record: PartitionRecord) -> None:
+    """The store says so of the only partition of a topic."""
+    name = machine.manager.topic_name(where.topic_id)
+    assert name is not None
+    known = machine.coordination.view.record(*where)
+    assert isinstance(known, PartitionRecord)
+    following = replace(
+        record, partition_epoch=known.partition_epoch + 1, leader_epoch=known.leader_epoch + 1
+    )
+    key = keys.shard(name, 0)
+    value = encoding.encode_shard(Shard(where.topic_id, 0, (following,)))
+    machine.coordination.view.apply([Put(Item(key, value, f"of {following.partition_epoch}"))])
+
+
 class Refusing(ChangingDisk):
     """Nothing can be appended to the volume's own journals."""
 
@@ -280,18 +333,10 @@ class Refusing(ChangingDisk):
 
 async def test_a_broken_replica_whose_disk_refuses_is_mended_after_pauses(machine: Machine) -> None:
     [where] = await machine.topic("broken")
-    key = keys.shard("broken", 0)
-    item = machine.coordination.view.item(key)
-    assert item is not None
-    shard = encoding.decode_shard(item.value)
-    assert isinstance(shard, Shard)
-    record = shard.records[0]
+    record = machine.coordination.view.record(*where)
     assert isinstance(record, PartitionRecord)
-    moved = replace(
-        record, replicas=(0, 1), isr=(Member(1, Generation(1, 0)),), leader=Leader(1, 1),
-        partition_epoch=record.partition_epoch + 1, leader_epoch=record.leader_epoch + 1,
-    )  # fmt: skip
-    value = encoding.encode_shard(replace(shard, records=(moved,)))
+    isr = (Member(1, Generation(1, 0)),)
+    moved = replace(record, replicas=(0, 1), isr=isr, leader=Leader(1, 1))
 
     async def has_left(topic_id: TopicId, partition: int) -> None:
         pass
@@ -299,7 +344,7 @@ async def test_a_broken_replica_whose_disk_refuses_is_mended_after_pauses(machin
     machine.manager.mark_failed = has_left
     machine.disk.__class__ = Refusing
     machine.manager.find(where).log.fail("the disk says so")
-    machine.coordination.view.apply([Put(Item(key, value, "elsewhere"))])
+    change_record(machine, where, moved)
     await asyncio.sleep(0.35)
     assert isinstance(machine.disk, Refusing)
     assert 1 <= machine.disk.refused <= 5

@@ -535,26 +535,31 @@ class PartitionManager:
         if self._is_moved(where):
             if where in self._partitions or where in self._failures:
                 self._start_mending(where, self._move_out(where))
-        elif self._is_broken(where):
-            has_left = where in self._left
+        elif self._is_unusable(where):
+            # What stays as it is, for a person or another start, isn't copied anew: then nothing
+            # that was said of it needs to be void, it only must not count nor lead.
+            has_left = where in self._left or not self._may_replace(where)
             step = broken_replica.next_step(record, self._broker_id, has_left=has_left)
             if step is Mending.LEAVE:
                 self._start_mending(where, self._leave(where))
-            elif step is Mending.REPLACE:
+            elif step is Mending.REPLACE and self._may_replace(where):
                 self._start_mending(where, self._replace(where))
 
     def _is_moved(self, where: TopicIdPartition) -> bool:
         record = self._view.record(*where)
         return isinstance(record, PartitionRecord) and self._broker_id not in record.replicas
 
-    def _is_broken(self, where: TopicIdPartition) -> bool:
-        if where in self._lost:
-            return True
+    def _is_unusable(self, where: TopicIdPartition) -> bool:
+        partition = self._partitions.get(where)
+        return where in self._lost or (partition is not None and partition.log.failure is not None)
+
+    def _may_replace(self, where: TopicIdPartition) -> bool:
+        """Whether nothing is left of the log that a person, or another start, could go on with."""
         partition = self._partitions.get(where)
         failure = None if partition is None else partition.log.failure
-        if failure is None or DIVERGED in failure.message:
+        if failure is not None and DIVERGED in failure.message:
             return False
-        return not self._logs.is_curable(where)
+        return where in self._lost or not self._logs.is_curable(where)
 
     def _start_mending(self, where: TopicIdPartition, work: Coroutine[None, None, None]) -> None:
         before = self._view.record(*where)
