@@ -346,8 +346,9 @@ async def test_a_broken_replica_whose_disk_refuses_is_mended_after_pauses(machin
     machine.manager.find(where).log.fail("the disk says so")
     change_record(machine, where, moved)
     await asyncio.sleep(0.35)
-    assert isinstance(machine.disk, Refusing)
-    assert 1 <= machine.disk.refused <= 5
+    refusing = machine.disk
+    assert isinstance(refusing, Refusing)
+    assert 1 <= refusing.refused <= 5
     machine.disk.__class__ = ChangingDisk
     async with asyncio.timeout(5):
         while not machine.manager.replaced:
