@@ -58,6 +58,12 @@ def make_certificate(folder: Path) -> tuple[Path, Path]:
     return certificate, key
 
 
+def _show_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    """What everybody waits for, to stderr."""
+    for task in asyncio.all_tasks(loop):
+        task.print_stack(limit=4)
+
+
 class Emulator:
     """Runs while the block does. `overrides`: fields of `Settings`."""
 
@@ -89,7 +95,12 @@ class Emulator:
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Carries out a coroutine in the emulator's thread."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_TIMEOUT_S)
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result(CALL_TIMEOUT_S)
+        except TimeoutError:
+            self._loop.call_soon_threadsafe(_show_tasks, self._loop)
+            raise
 
     async def _start(self) -> None:
         certificate, key = make_certificate(self.folder)
@@ -129,6 +140,12 @@ class Emulator:
     def bring_back_node(self, name: str) -> None:
         """The machine starts again."""
         self.run(self.control.nodes.bring_back(name))
+
+    def bring_back_nodes(self) -> None:
+        """All machines that are lost start again."""
+        for node in self.control.nodes.all:
+            if node.is_lost:
+                self.bring_back_node(node.name)
 
     def signal_pod(self, namespace: str, name: str, number: int) -> None:
         """A signal to the processes of a pod."""

@@ -86,6 +86,11 @@ class PodRun:
         """Where a container's output is."""
         return Path(self.folder, f"{container}.log")
 
+    @property
+    def process_ids(self) -> list[int]:
+        """Those that run now."""
+        return [each.pid for each in self._processes.values() if each.returncode is None]
+
     def signal(self, number: int) -> None:
         """A signal to every process, as by a person on the node."""
         for process in self._processes.values():

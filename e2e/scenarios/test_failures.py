@@ -65,9 +65,12 @@ def test_a_node_is_lost_and_the_others_go_on_until_it_is_back(
     busy: Cluster, emulator: Emulator
 ) -> None:
     clients = busy.load("orders", partitions=6)
-    node = busy.pods()["main-0"]["spec"]["nodeName"]
+    node_of = {name: pod["spec"]["nodeName"] for name, pod in busy.pods().items()}
+    theirs = (busy.kube.get("Pod", busy.namespace, "load") or {})["spec"]["nodeName"]
+    broker = next(number for number in range(3) if node_of[f"main-{number}"] != theirs)
+    node = node_of[f"main-{broker}"]
     emulator.lose_node(node)
-    until("nobody waits for a leader", lambda: not led_by(busy, 0) and not leaderless(busy))
+    until("nobody waits for a leader", lambda: not led_by(busy, broker) and not leaderless(busy))
     clients.go_on()
     until("the cluster says so", lambda: not busy.is_ready())
     emulator.bring_back_node(node)

@@ -51,6 +51,7 @@ class World:
         """Removes all of a scenario; what is left over is no reason to fail."""
         if self.emulator is not None:
             self.emulator.api.faults.clear()
+            self.emulator.bring_back_nodes()
         for pod in self.kube.list("Pod", namespace):
             self.kube.delete("Pod", namespace, pod["metadata"]["name"], grace_s=0)
         self.kube.delete("Namespace", "", namespace)
