@@ -105,8 +105,8 @@ class Checker:
         partitions = broker.node.partitions
         for where, history in self.histories.items():
             partition = partitions.get(where)
-            if partition is None:
-                continue
+            if partition is None or partition.log.failure is not None:
+                continue  # What a log says whose disk refuses is nothing.
             log = partition.log
             state = (
                 log.end_offset, log.high_watermark, partition.leader_epoch, partition.leading,

@@ -353,3 +353,25 @@ async def test_a_broken_replica_whose_disk_refuses_is_mended_after_pauses(machin
     async with asyncio.timeout(5):
         while not machine.manager.replaced:
             await asyncio.sleep(0.02)
+
+
+async def test_a_log_that_could_not_be_opened_is_opened_once_it_can_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(manager_module, "REOPEN_S", 0.1)
+    first = Machine(tmp_path)
+    await first.start()
+    [where] = await first.topic("kept")
+    append(first.manager.find(where))
+    await first.stop()
+    again = Machine(tmp_path, first.cluster)
+    again.disk.__class__ = Poor
+    await again.start()
+    await again.manager.settled()
+    found = again.manager.get(where)
+    assert found is not None
+    assert found.offline is not None
+    again.disk.__class__ = ChangingDisk
+    assert (await usable(again, where)).log.end_offset == 1
+    assert not again.logs.is_curable(where)
+    await again.stop()

@@ -267,6 +267,16 @@ class Logs:
             raise _refused(error) from error
         self._with_cuts.discard(where)
 
+    def forget_unopened(self, where: TopicIdPartition) -> None:
+        """Lets go of a curable log, so that `open` tries again with what the former process noted
+        of it."""
+        for names in (self._curable, self._unrecovered):
+            names.discard(where)
+        closed = self._open.pop(where, None)
+        if closed is not None:
+            self.flusher.forget(closed)
+            closed.discard()
+
     async def set_aside(self, unknown: Iterable[TopicIdPartition]) -> None:
         """Moves directories of topics that nobody knows to `stray/`, where they are kept (R25)."""
         for where in unknown:

@@ -57,6 +57,10 @@ OPEN_AT_ONCE = 64
 """Partitions opened between two breaths of the loop."""
 
 
+REOPEN_S = 15.0
+"""Pause before a log that could not be opened for want of room or descriptors is tried again: each
+try may read much of it."""
+
 RETRY_S = 5.0
 """Pause before partitions that could not be made or opened are tried again."""
 
@@ -98,6 +102,7 @@ class PartitionManager:
         self._left: set[TopicIdPartition] = set()
         """Broken replicas of which the store knows since they broke."""
         self._mending: dict[TopicIdPartition, asyncio.Task[None]] = {}
+        self._to_reopen: dict[TopicIdPartition, asyncio.TimerHandle] = {}
         self._moved_s: float | None = None
         self._has_begun = False
         self.replaced = 0
@@ -358,6 +363,8 @@ class PartitionManager:
         finally:
             for task in self._mending.values():
                 task.cancel()
+            for timer in self._to_reopen.values():
+                timer.cancel()
             self._mending.clear()
 
     async def _work_off(self) -> None:
@@ -544,6 +551,10 @@ class PartitionManager:
                 self._start_mending(where, self._leave(where))
             elif step is Mending.REPLACE and self._may_replace(where):
                 self._start_mending(where, self._replace(where))
+            elif self._logs.is_curable(where) and where not in self._to_reopen:
+                self._to_reopen[where] = asyncio.get_running_loop().call_later(
+                    REOPEN_S, self._reopen_now, where
+                )
 
     def _is_moved(self, where: TopicIdPartition) -> bool:
         record = self._view.record(*where)
@@ -592,6 +603,19 @@ class PartitionManager:
         self._lost.discard(where)
         self._left.discard(where)
         self.replaced += 1
+
+    def _reopen_now(self, where: TopicIdPartition) -> None:
+        del self._to_reopen[where]
+        if where in self._mending:
+            self._mark([where])
+        elif self._logs.is_curable(where):
+            self._start_mending(where, self._reopen(where))
+
+    async def _reopen(self, where: TopicIdPartition) -> None:
+        """Tries a log again that could not be opened for a lack that passes. It was never led in
+        this process (R19): opening is the first that is done with a log."""
+        self._take_out(where, "its log is opened again")
+        self._logs.forget_unopened(where)
 
     async def _move_out(self, where: TopicIdPartition) -> None:
         log.info("%s: other brokers have it now, its files go", self._name(where))
