@@ -94,7 +94,7 @@ SERIOUS = frozenset(
 )
 """Reasons of `Ready: False` that a person should look at; others are ways to there."""
 
-ALARMS = frozenset({"Degraded", "LagHigh", "RollingUpdateBlocked", "ScaleDownBlocked", "Warning"})
+ALARMS = frozenset({"Degraded", "LagHigh", "ScaleDownBlocked", "Warning"})
 """Conditions that a person should look at while they are True."""
 
 

@@ -11,6 +11,9 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Iterable
+from dataclasses import replace
+
+import msgspec
 
 from headrace.operator import spec
 from headrace.operator.core.cluster_plan import plan_cluster
@@ -95,6 +98,8 @@ class Clusters:
         conditions = list(plan.conditions)
         if trouble is not None:
             conditions.insert(0, condition_of(trouble))
+        elif plan.actions:
+            seen = _not_yet_observed(seen, conditions)
         await self._say(raw, seen, conditions)
         if trouble is not None:
             raise Expected(str(trouble)) from trouble
@@ -133,6 +138,15 @@ class Clusters:
         )  # fmt: skip
         status = {**before, "observedGeneration": generation, "conditions": conditions}
         await write_status(self._kube, self._events, raw, status)
+
+
+def _not_yet_observed(seen: Cluster, conditions: Iterable[Condition]) -> Cluster:
+    """With the generation that was reconciled last, where status would say that all is well though
+    something of the newest is still to be done: `observedGeneration` says what Ready is about."""
+    before = seen.status.get("observedGeneration")
+    if before is None or any(each.type == "Ready" for each in conditions):
+        return seen
+    return replace(seen, owner=msgspec.structs.replace(seen.owner, generation=before))
 
 
 def _is_well(seen: Cluster) -> bool:

@@ -114,11 +114,12 @@ class Topics:
         found = {} if trouble else await brokers_pods(self._kube, key.namespace, key.name)
         async with admin_of(found.values(), timeout_s=BATCH_TIMEOUT_S) as admin:
             answers = admin is not None
+            size = _size(cluster)
             for first in range(0, len(raws), CHUNK):
                 works = await self._read(key, raws[first : first + CHUNK], schedule)
                 if trouble is not None:
                     await self._without(works, trouble)
-                elif not (answers and admin and await self._with_brokers(key, works, admin)):
+                elif not (answers and admin and await self._with_brokers(works, admin, size)):
                     answers = False
                     self._without_brokers(works, key.name)
                 await self._finish(works, schedule)
@@ -155,7 +156,7 @@ class Topics:
             work.plan = topic_plan.plan_without_brokers(work.resource, no_broker(cluster))
             work.failure = next(iter(work.plan.conditions), None)
 
-    async def _with_brokers(self, key: Key, works: list[_Work], admin: Admin) -> bool:
+    async def _with_brokers(self, works: list[_Work], admin: Admin, size: _Size) -> bool:
         """Whether the brokers answered."""
         left = [work for work in works if not work.resource.is_paused]
         for _ in range(ROUNDS):
@@ -171,7 +172,7 @@ class Topics:
                 work.plan = topic_plan.plan_topic(work.resource, work.fact, work.ruler)
             left = [work for work in left if work.plan.actions]
             await self._hold_and_release(left)
-            await self._ask(left, admin)
+            await self._ask(left, admin, size)
             left = [work for work in left if work.failure is None and not work.released]
         return True
 
@@ -202,14 +203,17 @@ class Topics:
         self._desk.written(work.raw)
         work.resource = resource_of(work.raw, TopicSpec)
 
-    async def _ask(self, works: Sequence[_Work], admin: Admin) -> None:
+    async def _ask(self, works: Sequence[_Work], admin: Admin, size: _Size) -> None:
         by_name = {
             work.resource.subject: work for work in works if work.ruler.uid == work.resource.uid
         }
         creates, alters, deletes = _calls(works)
+        for create in creates:
+            create.replicas = create.replicas or size.default_replicas
         try:
             if creates:
                 _take(by_name, await admin.create_topics(creates))
+                _blame_the_start(by_name, size)
             if alters:
                 _take(by_name, await admin.alter_topics(alters))
             await at_once(lambda name: self._delete(by_name[name], admin), deletes)
@@ -260,6 +264,35 @@ class Topics:
                 return
         if written is not raw:
             self._desk.written(written)
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The BrokerCluster: whether all its brokers are ready, and how many replicas a topic gets that
+    doesn't say. Left to the brokers, a topic that is applied together with its cluster would have
+    as many as there are brokers at that moment."""
+
+    is_whole: bool
+    default_replicas: int
+
+
+def _size(cluster: JsonObject | None) -> _Size:
+    wanted = (cluster or {}).get("spec") or {}
+    brokers = int(wanted.get("replicas") or 1)
+    ready = ((cluster or {}).get("status") or {}).get("readyReplicas") or 0
+    chosen = str((wanted.get("config") or {}).get("default.replication.factor", ""))
+    default = int(chosen) if chosen.isdecimal() and int(chosen) else min(3, brokers)
+    return _Size(ready >= brokers, default)
+
+
+def _blame_the_start(by_name: dict[str, _Work], size: _Size) -> None:
+    """A topic that asks for more brokers than there are yet isn't wrong: it waits."""
+    if size.is_whole:
+        return
+    for work in by_name.values():
+        if work.failure is not None and work.failure.reason == "InvalidConfig":
+            told = f"{work.failure.message} (not all brokers of the cluster are ready)"
+            work.failure = not_ready("BrokersNotReady", told)
 
 
 def _calls(
