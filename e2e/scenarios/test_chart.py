@@ -1,7 +1,7 @@
-"""The Helm chart: what it renders is installed, makes its first cluster, and is upgraded under load.
+"""The Helm chart: what it renders makes its first cluster, and is upgraded under load.
 
-`helm template` and not `helm install`, since helm talks Protocol Buffers to the API server, which the
-emulated one doesn't; tests/charts looks at the rest of the chart.
+`helm template` and not `helm install`, since helm talks Protocol Buffers to the API server, which
+the emulated one doesn't; tests/charts looks at the rest of the chart.
 """
 
 from __future__ import annotations

@@ -53,10 +53,8 @@ def test_programs_share_a_topic_and_a_group_starts_anew(
     kube.patch("Deployment", namespace, "billing", {"spec": {"replicas": 0}})
 
     def is_reset() -> bool:
-        return (
-            cluster.get("ConsumerGroup", "billing").get("status", {}).get("lastResetId")
-            == "new-year"
-        )
+        status = cluster.get("ConsumerGroup", "billing").get("status", {})
+        return bool(status.get("lastResetId") == "new-year")
 
     until("the reset was carried out", is_reset, timeout_s=120)
 
