@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from headrace.operator import names, spec
 from headrace.operator.core import actions, pods, roll, scale
 from headrace.operator.core.cluster_plan import Plan, plan_cluster
-from headrace.operator.core.cluster_status import cluster_status
+from headrace.operator.core.cluster_status import cluster_status, paused_status
 from headrace.operator.core.conditions import status_patch
 from headrace.operator.core.observed import Admin, Broker, Check, Cluster, Moving
 from headrace.operator.spec import BrokerClusterSpec, JsonObject, Owner
@@ -485,3 +485,11 @@ def test_every_plan_reaches_its_target_from_every_state_on_the_way(
     revisions = {pods.revision(pod) for pod in world.pods.values()}
     assert revisions == {roll.wanted_revision(world.see())}
     assert world.cordoned <= set(range(world.spec.replicas, 5))
+
+
+def test_what_is_said_of_a_paused_cluster_is_not_said_of_its_newer_spec() -> None:
+    ready = {"type": "Ready", "status": "True", "reason": "AllIsWell", "observedGeneration": 1}
+    paused = paused_status({"conditions": [ready]}, generation=2, now=NOW)
+    assert paused["conditions"][0] == ready
+    assert paused["conditions"][1]["observedGeneration"] == 2
+    assert paused_status(paused, generation=2, now="later") == paused

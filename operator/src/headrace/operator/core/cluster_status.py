@@ -43,14 +43,12 @@ def paused_status(present: JsonObject, *, generation: int, now: str) -> JsonObje
     """The status of a resource that a person has paused: as it was, and `Paused`."""
     told = f"annotation {names.PAUSE} is true: the operator does nothing until it is taken away"
     before = present.get("conditions") or []
-    kept = [
-        Condition(each["type"], each["status"], each["reason"], each["message"])
-        for each in before
-        if each["type"] != "Paused"
-    ]
     paused = Condition("Paused", "True", "ReconciliationPaused", told)
-    conditions = rendered([*kept, paused], before, generation=generation, now=now)
-    return {**present, "conditions": conditions}
+    # What was said stays said of the generation that it was said of.
+    kept = [each for each in before if each["type"] != "Paused"]
+    kept += rendered([paused], before, generation=generation, now=now)
+    kept.sort(key=lambda each: (each["type"] != "Ready", each["type"]))
+    return {**present, "conditions": kept}
 
 
 def _told_by_brokers(admin: Admin) -> JsonObject:
