@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headrace.sdk.sync import Admin, Producer
 from pyspark_headrace import lag
 from testkit.brokers import BrokerProcess
+from testkit.clusters import ClusterProcesses
 from testkit.flaky_spark import FlakySource
 
 
@@ -98,7 +99,7 @@ def test_limits_of_a_trigger_and_a_restart(
     assert lag(progress) == {("limits", 0): 0, ("limits", 1): 0, ("limits", 2): 0}
     with Admin(broker.url) as admin:
         committed = [each.offset for each in admin.group_offsets("readers").offsets]
-        assert sum(committed) == 2002  # Spark tells of a batch when it makes the next.
+        assert sum(committed) == 3000
         admin.alter_topic("limits", partitions=4)
     for number in range(4):
         with Producer(broker.url) as producer:
@@ -216,24 +217,32 @@ def test_a_topic_that_is_made_again_is_another_topic(
     collected.check({"again": 50})
 
 
-def test_a_broker_that_is_killed_delays_a_query_and_loses_nothing(
+def test_a_leader_that_is_killed_delays_a_query_and_loses_nothing(
     spark: SparkSession, tmp_path: Path, collected: Collected
 ) -> None:
-    broker = BrokerProcess(tmp_path / "own").start()
+    cluster = ClusterProcesses(tmp_path / "three").start()
     try:
-        make(broker, "killed", partitions=2, records=1000)
-        options = {"subscribe": "killed", "maxOffsetsPerTrigger": 200}
-        query = collected.start(stream(spark, broker, **options), now=False)
-        wait_for(lambda: len(collected.rows) >= 200, query)
-        broker.kill()
-        time.sleep(1)
-        broker.start()
-        send(broker, "killed", 100, partitions=2)
-        wait_for(lambda: len(collected.rows) >= 1100, query)
-        query.stop()
-        collected.check({"killed": 1100})
+        with Admin(cluster.bootstrap) as admin, Producer(cluster.bootstrap) as producer:
+            admin.create_topic("killed", partitions=3, replicas=3)
+            for number in range(3):
+                producer.send_many("killed", [b"v"] * 400, partition=number)
+            source = spark.readStream.format("headrace").option("subscribe", "killed")
+            source = source.option("headrace.bootstrap.servers", cluster.bootstrap)
+            source = source.option("startingOffsets", "earliest")
+            frame = source.option("maxOffsetsPerTrigger", 200).load()
+            query = collected.start(frame, now=False)
+            wait_for(lambda: len(collected.rows) >= 200, query)
+            leader = admin.describe_topic("killed").partitions[0].leader
+            assert leader is not None
+            cluster.brokers[leader].kill()
+            for number in range(3):
+                producer.send_many("killed", [b"w"] * 100, partition=number)
+            wait_for(lambda: len(collected.rows) >= 1500, query)
+            assert admin.describe_topic("killed").partitions[0].leader != leader
+            query.stop()
+        collected.check({"killed": 1500})
     finally:
-        broker.stop()
+        cluster.stop()
 
 
 @pytest.fixture
