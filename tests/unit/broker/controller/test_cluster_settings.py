@@ -70,6 +70,16 @@ async def test_defaults_that_lose_records_dont_reach_the_offsets_of_groups(
     assert resolve(offsets.config, cluster.config, replicas=3).record_ttl_ms == -1
 
 
+async def test_who_isnt_the_controller_keeps_no_list_of_what_it_would_do(three: list[Node]) -> None:
+    others = [each.coordination for each in three if not each.coordination.is_controller]
+    assert len(others) == 2
+    for number in range(5):
+        await others[0].create_topic(f"brief-{number}", partitions=1, replicas=3)
+        await others[0].delete_topic(f"brief-{number}")
+    await until(lambda: all("brief-4" not in each.view.all_topics for each in others))
+    assert [each._controller._dirty for each in others] == [set(), set()]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

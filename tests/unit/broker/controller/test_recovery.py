@@ -71,6 +71,7 @@ async def test_a_record_that_went_back_is_suspect_and_nobody_is_elected_for_it(
     old = state(cluster, "partitions/orders")
     await three[2].coordination.mark_failed(topic.topic_id, 0)
     await until(lambda: len(three[0].records("orders")[0].isr) == 2)
+    await until(lambda: three[0].records("orders")[0].leader is not None)
     put_back(cluster, {**cluster.objects, **old})
     await until(lambda: bool(coordination.suspects))
     assert {where.partition for where in coordination.suspects} == {0}

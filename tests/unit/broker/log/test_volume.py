@@ -15,7 +15,7 @@ import pytest
 from headrace.broker.log.checkpoint import Checkpoint
 from headrace.broker.log.files import Disk
 from headrace.broker.log.recovery import StartKind
-from headrace.broker.log.volume import DataDirectoryError, Volume
+from headrace.broker.log.volume import WHOLE, DataDirectoryError, Volume
 from headrace.protocol.ids import TopicId, TopicIdPartition
 from testkit.logs import PARTITION
 
@@ -247,6 +247,15 @@ def test_deleted_partitions_are_gone_at_once_and_their_space_later(volume: Volum
     assert os.listdir(os.path.join(volume.path, "trash")) == []
     volume.create_partitions([PARTITION])
     assert os.listdir(volume.directory_of(PARTITION)) == []
+
+
+def test_the_states_of_a_topic_go_with_its_last_partition(volume: Volume) -> None:
+    volume.begin_session(session=1, disk_gen=0, power_gen=0)
+    topic = TopicIdPartition(PARTITION.topic_id, -1)
+    volume.create_partitions([PARTITION])
+    volume.record_states({PARTITION: b"p", topic: b"topic", WHOLE: b"cluster"})
+    volume.delete_partitions([PARTITION])
+    assert volume.states == {WHOLE: b"cluster"}
 
 
 def test_states_are_remembered_and_do_not_grow_without_bound(volume: Volume) -> None:

@@ -118,7 +118,8 @@ class Controller:
     def on_event(self, event: ViewEvent) -> None:
         """Notes what has to be looked at; a listener of the view."""
         if isinstance(event, (TopicChanged, RecordChanged)):
-            self._dirty.add(event.topic.name)
+            if self.is_controller:  # whoever becomes it looks at all topics
+                self._dirty.add(event.topic.name)
         elif isinstance(event, BrokerChanged) or _matters(event):
             self._all_dirty = True
         self._wake.set()

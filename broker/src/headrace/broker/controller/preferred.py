@@ -39,6 +39,11 @@ class PreferredLeaders:
         else:
             self._since_s.pop(where, None)
 
+    def forget(self, topic_id: TopicId) -> None:
+        """The topic is dead."""
+        for where in [where for where in self._since_s if where[0] == topic_id]:
+            del self._since_s[where]
+
     def due(self, brokers: Brokers, *, delay_s: float) -> list[tuple[str, PartitionRecord]]:
         """Topics and records with their first replica as leader, for those that waited long
         enough; some of them, if there are many."""

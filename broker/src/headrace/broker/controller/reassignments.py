@@ -20,7 +20,13 @@ from headrace.broker.controller.preferred import PreferredLeaders
 from headrace.broker.controller.steps import PASSES_MAX, TopicSteps
 from headrace.broker.controller.timing import TimeSource
 from headrace.broker.controller.updates import StoreWriter, Write
-from headrace.broker.controller.view import ClusterView, RecordChanged, TopicChanged, ViewEvent
+from headrace.broker.controller.view import (
+    ClusterView,
+    RecordChanged,
+    TopicChanged,
+    TopicTombstoned,
+    ViewEvent,
+)
 from headrace.broker.core import cluster_config, encoding, moving
 from headrace.broker.core.cluster_config import ClusterConfig
 from headrace.broker.core.model import (
@@ -203,6 +209,10 @@ class Reassignments:
 
     def on_event(self, event: ViewEvent) -> None:
         """Notes what is on its way; a listener of the view."""
+        if isinstance(event, TopicTombstoned):
+            self._preferred.forget(event.topic_id)
+            if event.topic is not None:
+                self._on_their_way.discard(event.topic.name)
         if isinstance(event, RecordChanged):
             self._preferred.on_record(event)
             if isinstance(event.record, PartitionRecord) and is_moving(event.record):

@@ -453,8 +453,11 @@ class Volume:
         if known:
             self._manifest.append([_ManifestEntry(*key, False) for key in known], sync=True)
             self._listed.difference_update(known)
+        held = {key.topic_id for key in self._listed}
         for key in keys:
             self.states.pop(key, None)
+            if key.topic_id not in held:
+                self.states.pop(TopicIdPartition(key.topic_id, -1), None)
             source = self.directory_of(key)
             if self.disk.exists(source):
                 self.disk.rename(source, self._free_name(folder, key))
