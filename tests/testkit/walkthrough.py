@@ -3,7 +3,8 @@
     ```console          `$ command` (`> ` continues it), then the output it must have
     ```python           a program; a ```text block right after it is the output it must have
 
-`...` in an output stands for anything, also for several lines. Other blocks (sh, py) are fragments: not run.
+`...` in an output stands for anything, also for several lines. Other blocks (sh, py) are fragments:
+not run.
 """
 
 from __future__ import annotations
