@@ -119,6 +119,15 @@ def _at_once(self: ReplicaSet, record: PartitionRecord) -> None:
     self._settle()
 
 
+_take = ReplicaSet.take
+
+
+def _take_whatever(self: ReplicaSet, record: PartitionRecord) -> bool:
+    taken = _take(self, record)
+    self.foreign = frozenset()
+    return taken
+
+
 def _keep_elr(record: PartitionRecord, isr: Any) -> tuple[Member, ...]:
     present = {entry.broker_id for entry in isr}
     return tuple(e for e in (*record.isr, *record.elr) if e.broker_id not in present)
@@ -328,6 +337,10 @@ MUTANTS: dict[str, Mutant] = {
     "shrink_without_cas": Mutant(
         "R4: the ISR is what the store has", traces.shrink_never_lands,
         ((ReplicaSet, "propose", _at_once),),
+    ),
+    "added_by_hand": Mutant(
+        "R4: whoever wasn't added by the leader leaves the ISR at once", traces.added_by_hand,
+        ((ReplicaSet, "take", _take_whatever),),
     ),
     "no_min_check": Mutant(
         "R11: nothing is committed below the minimum", traces.minimum_lost_after_append,

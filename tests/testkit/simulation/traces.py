@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from headrace.broker.core import encoding, transitions
-from headrace.broker.core.model import Leader, Shard
+from headrace.broker.core.model import Leader, Member, Shard
 from headrace.broker.store import keys
 from headrace.protocol.replication import FETCH
 from testkit.simulation.stage import Stage
@@ -269,6 +269,25 @@ def moved_away_and_back(stage: Stage) -> None:
     stage.run(4.0)
     if stage.in_isr(b):
         stage.elect(b)
+    stage.run(2.0)
+
+
+def added_by_hand(stage: Stage) -> None:
+    """Somebody edits the record: a broker that lacks a committed record is in the ISR."""
+    a, c = stage.a, stage.c
+    stage.leave_behind(c)
+    stage.remove(c)
+    stage.produce(a, acks=-1)
+    stage.run(1.0)
+    member = Member(c.id, stage.status(c).generation)
+    stage.change(
+        lambda record: replace(
+            record, isr=(*record.isr, member), partition_epoch=record.partition_epoch + 1
+        )
+    )
+    stage.run(1.0)
+    if stage.in_isr(c):
+        stage.elect(c)
     stage.run(2.0)
 
 

@@ -298,3 +298,24 @@ def test_r15_the_cut_is_at_the_smaller_end_of_the_epoch() -> None:
     own = epoch_end((1, 0), (2, 8), end=30)
     assert cut_at(Diverging(1, 10), end_offset=30, epoch_end=own) == 8
     assert cut_at(Diverging(2, 10), end_offset=30, epoch_end=own) == 10
+
+
+def test_a_member_that_somebody_else_added_is_to_go_and_may_come_back() -> None:
+    replicas = replica_set(0, 1)
+    for broker_id in (1, 2):
+        fetch(replicas, broker_id, 10)
+    edited = replace(record(0, 1, 2), partition_epoch=10)
+    assert replicas.take(edited)
+    assert replicas.foreign == {Member(2, GEN)}
+    following = wanted(replicas)
+    assert following is not None
+    assert following.isr == members(0, 1)
+    replicas.propose(following)
+    assert replicas.take(following)
+    assert not replicas.foreign
+    back = wanted(replicas)
+    assert back is not None
+    assert back.isr == members(0, 1, 2)
+    replicas.propose(back)
+    assert replicas.take(back)
+    assert not replicas.foreign

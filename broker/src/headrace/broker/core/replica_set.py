@@ -63,6 +63,8 @@ class ReplicaSet:
         self.began_s = now_s
         self.record = record
         self.pending: tuple[Member, ...] = ()
+        self.foreign: frozenset[Member] = frozenset()
+        """Members of the ISR that somebody else has added: nobody may (R4, R27)."""
         self.followers: dict[int, Follower] = {}
         self.heard_s = now_s
         """When any follower was last heard of under this epoch."""
@@ -87,6 +89,8 @@ class ReplicaSet:
         the former one was applied before it or never will be (R7b)."""
         if record.partition_epoch <= self.record.partition_epoch:
             return False
+        own = {*self.record.isr, *self.pending}
+        self.foreign = frozenset(m for m in record.isr if m not in own or m in self.foreign)
         self.record, self.pending = record, ()
         for broker_id in self.followers.keys() - set(record.replicas):
             del self.followers[broker_id]
@@ -200,13 +204,17 @@ class ReplicaSet:
     def leaving(
         self, brokers: Mapping[int, BrokerStatus], *, now_s: float, lag_s: float
     ) -> set[int]:
-        """Whose entries should go: of a generation that the broker itself says is gone (R12), and
-        of those that lag (R6)."""
+        """Whose entries should go: of a generation that the broker itself says is gone (R12), those
+        that somebody else added (R4), and of those that lag (R6)."""
         return {
             member.broker_id
             for member in self.record.isr
             if member.broker_id != self.me.broker_id
-            and (self._is_stale(member) or self._lags(member, brokers, now_s, lag_s))
+            and (
+                self._is_stale(member)
+                or member in self.foreign
+                or self._lags(member, brokers, now_s, lag_s)
+            )
         }
 
     def _is_stale(self, member: Member) -> bool:

@@ -120,6 +120,8 @@ class PartitionManager:
         """Called with each partition of an internal topic that it leads no longer."""
         self.on_follow: Callable[[Partition, PartitionRecord], None] = lambda each, record: None
         """Called with each partition that copies the record's leader from now on."""
+        self.on_foreign: Callable[[Partition], None] = lambda partition: None
+        """Called with each partition led here to whose ISR somebody else has added a member."""
         self.on_unfollow: Callable[[Partition], None] = lambda partition: None
         """Called with each partition that copies nobody any more."""
         self.on_topic_gone: Callable[[TopicId], None] = lambda topic_id: None
@@ -506,6 +508,8 @@ class PartitionManager:
         if partition.following is not None:
             self.on_unfollow(partition)
         partition.become_leader(record)
+        if partition.replicas is not None and partition.replicas.foreign:
+            self.on_foreign(partition)
         if is_internal(topic.name):
             self.on_lead(partition, topic)
 

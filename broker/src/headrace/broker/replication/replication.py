@@ -84,6 +84,7 @@ class Replication:
         )
         manager.on_follow = self.follow
         manager.on_unfollow = self.unfollow
+        manager.on_foreign = self._remove_foreign
         manager.mark_failed = coordination.mark_failed
 
     @property
@@ -141,6 +142,17 @@ class Replication:
         """Copies it from nobody."""
         for loop in self._loops.values():
             loop.unfollow(partition.id)
+
+    def _remove_foreign(self, partition: Partition) -> None:
+        """Somebody wrote into the store what only the leader may (R4): whoever was added may lack
+        records, and could be elected."""
+        assert partition.replicas is not None
+        log.error(
+            "%s: somebody other than its leader added broker %s to the in-sync replicas, which may"
+            " lose records; it is taken out, and comes back by itself once it has all of them",
+            partition.name, ", ".join(str(m.broker_id) for m in partition.replicas.foreign),
+        )  # fmt: skip
+        self.isr.consider(partition)
 
     # --- looking ----------------------------------------------------------------------------------
 
