@@ -38,19 +38,21 @@ class HeadraceDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """A batch read."""
-        from headrace.spark.batch import HeadraceBatchReader, PushdownBatchReader
-
         options = parse_read(self.options).for_batch()
         check_schema(schema)
+        # Imported when all is right so far: it costs Spark's planner a quarter of a second.
+        from headrace.spark.batch import HeadraceBatchReader, PushdownBatchReader
+
         kind = PushdownBatchReader if options.filter_pushdown else HeadraceBatchReader
         return kind(options, schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """A streaming read."""
+        options = parse_read(self.options).for_stream()
+        check_schema(schema)
         from headrace.spark.stream import HeadraceStreamReader
 
-        check_schema(schema)
-        return HeadraceStreamReader(parse_read(self.options).for_stream(), schema)
+        return HeadraceStreamReader(options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """A batch write."""

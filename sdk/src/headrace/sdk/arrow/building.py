@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import pyarrow as pa
@@ -49,7 +50,13 @@ TIMESTAMP_TYPE_CREATE = 0
 """What the column `timestampType` says: the time is the producer's, as in Kafka."""
 
 _UNIT_FACTORS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
-_COUNTING = pa.array(range(ROWS_MAX), pa.int64())
+
+
+@cache
+def _counting() -> pa.Array:
+    """0, 1, 2 ... Made when first needed: `pyarrow.array` imports pandas where there is one, and
+    who only plans a read needs neither."""
+    return pa.array(range(ROWS_MAX), pa.int64())
 
 
 def schema_of(columns: Iterable[str] | None) -> pa.Schema:
@@ -203,7 +210,7 @@ def _numbers(runs: Sequence[tuple[int, Sequence[int] | None, int]], *, counting:
         if deltas is not None:
             pieces.append(pc.add(pa.array(deltas, pa.int64()), base))
         elif counting:
-            pieces.append(pc.add(_COUNTING.slice(0, count), base))
+            pieces.append(pc.add(_counting().slice(0, count), base))
         else:
             pieces.append(pa.repeat(pa.scalar(base, pa.int64()), count))
     close_plain()
