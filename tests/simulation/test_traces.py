@@ -6,7 +6,7 @@ import pytest
 
 from testkit.simulation.mutants import MUTANTS
 from testkit.simulation.runs import run_trace
-from testkit.simulation.traces import late_fetch
+from testkit.simulation.traces import broken_leader_without_store, late_fetch
 
 
 @pytest.mark.parametrize("name", MUTANTS)
@@ -18,4 +18,9 @@ def test_the_deadliest_schedule_does_no_harm(name: str) -> None:
 
 def test_a_fetch_that_arrives_late_does_no_harm() -> None:
     result = run_trace(late_fetch)
+    assert not result.failure, result.report()
+
+
+def test_a_broken_leader_doesnt_take_the_others_out_of_the_isr() -> None:
+    result = run_trace(broken_leader_without_store)
     assert not result.failure, result.report()

@@ -6,6 +6,7 @@ in place each of them ends without a violation; `mutants` takes rules away.
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 
 from headrace.broker.core import encoding, transitions
@@ -311,3 +312,21 @@ def late_fetch(stage: Stage) -> None:
     stage.run(2.0)
     stage.elect(b)
     stage.run(2.0)
+
+
+def broken_leader_without_store(stage: Stage) -> None:
+    """A leader's disk breaks while it can't reach the store, for so long that its followers seem to
+    lag. They have everything, and must be in the ISR when it can say so again."""
+    a, b = stage.a, stage.b
+    stage.produce(a, acks=-1)
+    a.store.is_out = True
+    a.machine.error = errno.EIO
+    stage.produce(a)
+    stage.run(25.0)
+    a.machine.error = None
+    a.store.is_out = False
+    a.store.drop_watches()
+    stage.run(10.0)
+    assert stage.in_isr(b), stage.record
+    assert stage.elect(b, keep=(stage.c,))
+    stage.until(lambda: stage.leads(b) and stage.in_isr(a))

@@ -191,6 +191,8 @@ class IsrChanges:
         replicas = partition.replicas
         if replicas is None or replicas.record != record:
             return None
+        if partition.log.failure is not None:
+            return None  # It answers nobody: that its followers seem to lag is its own fault (R23).
         return replicas.next_record(
             brokers,
             log=LeaderLog(
