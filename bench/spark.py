@@ -20,10 +20,11 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from own_broker import own_broker, show
 from pyspark.sql import DataFrame, SparkSession
-from spark_generator import GeneratorSource, TuplesSource
+from spark_generator import GeneratorSource, RowsSource, TuplesSource
 
 from headrace.demo.java import java_home
 from headrace.sdk.sync import Admin, Producer
@@ -31,6 +32,11 @@ from headrace.sdk.sync import Admin, Producer
 TASKS = 2
 PER_TRIGGER = 1_000_000
 CHUNK = 10_000
+CHECKPOINTS = "spark.sql.streaming.checkpointFileManagerClass"
+PLAIN_FILES = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+"""By default Spark starts a `chmod` for every file of a checkpoint in a local folder."""
 
 
 def session(folder: Path, master: str) -> SparkSession:
@@ -50,6 +56,7 @@ def session(folder: Path, master: str) -> SparkSession:
     spark.sparkContext.setLogLevel("ERROR")
     spark.dataSource.register(GeneratorSource)
     spark.dataSource.register(TuplesSource)
+    spark.dataSource.register(RowsSource)
     return spark
 
 
@@ -71,14 +78,25 @@ class Bench:
                 for number in range(TASKS):
                     producer.send_many("bench", values, partition=number)
 
-    def topic(self, stream: bool = False) -> DataFrame:
+    def topic(self, *, schema: str | None = None, **options: str | int) -> DataFrame:
         """All of it."""
-        source = self.spark.readStream if stream else self.spark.read
-        source = source.format("headrace").option("headrace.bootstrap.servers", self.url)
-        source = source.option("subscribe", "bench").option("startingOffsets", "earliest")
-        if stream:
-            source = source.option("maxOffsetsPerTrigger", PER_TRIGGER)
-        return source.load()
+        reader = self._source(self.spark.read, "headrace").options(**options)
+        return (reader if schema is None else reader.schema(schema)).load()
+
+    def rows(self, count: int) -> DataFrame:
+        """The first `count` records, as a source without Arrow would give them."""
+        ends = {str(number): count // TASKS for number in range(TASKS)}
+        reader = self._source(self.spark.read, "headrace-rows")
+        return reader.option("endingOffsets", json.dumps({"bench": ends})).load()
+
+    def topic_stream(self) -> DataFrame:
+        """All of it, in micro-batches."""
+        source = self._source(self.spark.readStream, "headrace")
+        return source.option("maxOffsetsPerTrigger", PER_TRIGGER).load()
+
+    def _source(self, source: Any, name: str) -> Any:
+        source = source.format(name).option("headrace.bootstrap.servers", self.url)
+        return source.option("subscribe", "bench").option("startingOffsets", "earliest")
 
     def made(self, name: str, *, rows: int, stream: bool = False) -> DataFrame:
         """Rows out of nothing."""
@@ -124,8 +142,11 @@ class Bench:
             admin.delete_topic(topic)
         return rows / took
 
-    def latency(self, count: int = 20) -> float:
-        """One record sent, until `processAllAvailable` returns: the median, seconds."""
+    def latency(self, *, checkpoints: str | None = None, count: int = 12) -> float:
+        """One record sent, until `processAllAvailable` returns: the median, seconds.
+        `checkpoints` names the class that writes them."""
+        if checkpoints is not None:
+            self.spark.conf.set(CHECKPOINTS, checkpoints)
         source = self.spark.readStream.format("headrace").option("subscribe", "latency")
         source = source.option("headrace.bootstrap.servers", self.url)
         self.round += 1
@@ -146,6 +167,7 @@ class Bench:
                     took.append(time.perf_counter() - began)
         finally:
             running.stop()
+            self.spark.conf.unset(CHECKPOINTS)
         return statistics.median(took)
 
 
@@ -159,21 +181,18 @@ def measure(url: str, folder: Path, arguments: argparse.Namespace) -> dict[str, 
         "generator, rows/s": lambda: bench.read(bench.made("generator", rows=rows), rows),
         "tuples, rows/s": lambda: bench.read(bench.made("tuples", rows=few), few),
         "headrace, rows/s": lambda: bench.read(bench.topic(), rows),
+        "headrace as tuples, rows/s": lambda: bench.read(bench.rows(few), few),
         "headrace, value only, rows/s": lambda: bench.read(
-            bench.spark.read.format("headrace")
-            .option("headrace.bootstrap.servers", url)
-            .option("subscribe", "bench")
-            .schema("value binary")
-            .load(),
-            rows,
+            bench.topic(schema="value binary"), rows
         ),
         "generator stream, rows/s": lambda: bench.stream(
             bench.made("generator", rows=rows, stream=True)
         ),
-        "headrace stream, rows/s": lambda: bench.stream(bench.topic(stream=True)),
+        "headrace stream, rows/s": lambda: bench.stream(bench.topic_stream()),
         "sink, rows/s": lambda: bench.sink(few, keyed=False),
         "sink with keys, rows/s": lambda: bench.sink(few, keyed=True),
         "latency, s": bench.latency,
+        "latency, checkpoints without chmod, s": lambda: bench.latency(checkpoints=PLAIN_FILES),
     }
     chosen = {name: each for name, each in all_of.items() if arguments.only in name}
     found: dict[str, list[float]] = {name: [] for name in chosen}
@@ -198,6 +217,7 @@ def report(found: dict[str, list[float]]) -> dict[str, float | int | str]:
     for name, above, below in [
         ("headrace / generator", "headrace, rows/s", "generator, rows/s"),
         ("headrace / tuples", "headrace, rows/s", "tuples, rows/s"),
+        ("headrace / headrace as tuples", "headrace, rows/s", "headrace as tuples, rows/s"),
         ("stream / generator stream", "headrace stream, rows/s", "generator stream, rows/s"),
         ("sink / tuples", "sink, rows/s", "tuples, rows/s"),
         ("sink with keys / tuples", "sink with keys, rows/s", "tuples, rows/s"),

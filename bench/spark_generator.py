@@ -1,7 +1,8 @@
-"""Spark sources without a queue behind them, for `bench/spark.py`: what Spark itself can take.
+"""Spark sources to compare with, for `bench/spark.py`: what Spark itself can take.
 
 `generator` yields one ready-made record batch again and again (the most that any Python source can
-reach), `tuples` yields rows. Both have the columns of the Kafka source and 100-byte values.
+reach), `tuples` yields rows; both have no queue behind them, the columns of the Kafka source, and
+100-byte values. `headrace-rows` reads a topic as a source would that knew nothing of Arrow.
 """
 
 from __future__ import annotations
@@ -20,7 +21,16 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headrace.protocol import batch
+from headrace.protocol.ids import parse_topic_id
+from headrace.sdk import sync
+from headrace.sdk.reading.ranges import OffsetRange, RangeReader, RangeSettings
+from headrace.spark.batch import HeadraceBatchReader
+from headrace.spark.cluster import open_connection
 from headrace.spark.columns import arrow_schema, full_schema
+from headrace.spark.core.options import parse_read
+from headrace.spark.source import HeadraceDataSource
+from headrace.spark.tasks import SpanPartition
 
 ROWS = 10_000
 SCHEMA = full_schema(include_headers=False)
@@ -121,3 +131,30 @@ class TuplesSource(GeneratorSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return Reader(self.options, as_tuples=True)
+
+
+class RowsReader(HeadraceBatchReader):
+    """Plans and fetches as ever, but makes a row of every record."""
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        assert isinstance(partition, SpanPartition)
+        topic, topic_id, number, start, until = partition.span
+        wanted = OffsetRange(topic, parse_topic_id(topic_id), number, start, until)
+        reader = RangeReader(open_connection(self._options.connect), wanted, RangeSettings())
+        while found := sync.run(reader.next()):
+            for raw in found:
+                for each in batch.records(topic, number, raw.data, raw.header):
+                    if raw.first_offset <= each.offset < until:
+                        stamp = datetime.fromtimestamp(each.timestamp_ms / 1000, UTC)
+                        yield each.key, each.value, topic, number, each.offset, stamp, 0
+
+
+class RowsSource(HeadraceDataSource):
+    """`format("headrace-rows")`: options as of `headrace`."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "headrace-rows"
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return RowsReader(parse_read(self.options).for_batch(), schema)
