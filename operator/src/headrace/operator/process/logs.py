@@ -48,5 +48,7 @@ def set_up(*, log_format: str, level: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
     # Its warning that it handles no signals in a thread is as meant.
     logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
+    # Each failed try of each watch; `watches` says that they ended and are begun anew.
+    logging.getLogger("kopf._cogs.clients").setLevel(logging.CRITICAL)
     for name in ("kopf", "aiohttp.access"):
         logging.getLogger(name).setLevel(logging.WARNING)
