@@ -317,7 +317,8 @@ class Checker:
         added = {m for m in record.isr if m not in was.isr and m not in was.elr}
         by_leader = was.leader is not None and who == f"b{was.leader.broker_id}"
         is_last_resort = record.recovery != "none" and record.leader_epoch > was.leader_epoch
-        if added and not by_leader and not is_last_resort and not self._world.is_scripted:
+        is_free = self._world.is_scripted or self._world.is_restored
+        if added and not by_leader and not is_last_resort and not is_free:
             self._fail(None, f"{who} added {added} to the ISR, which isn't the leader (R4)")
 
     def _note_zombie(self, was: PartitionRecord, record: PartitionRecord) -> None:

@@ -18,11 +18,13 @@ from headrace.broker.core import encoding, transitions
 from headrace.broker.core.model import Leader, PartitionRecord, Shard, TopicObject
 from headrace.broker.store import keys
 from headrace.broker.store.base import Change, Item
+from headrace.protocol.errors import HeadraceError
 from headrace.protocol.names import OFFSETS_TOPIC
 from testkit.simulation.broker import SimBroker
 from testkit.simulation.clients import Producer
 from testkit.simulation.disk import Cut
 from testkit.simulation.groups import READ_TOPIC, GroupMember
+from testkit.simulation.loop import Stuck
 from testkit.simulation.wire import ASK, CAS, TOLD, Message, Verdict, Weather
 
 if TYPE_CHECKING:
@@ -38,11 +40,17 @@ KINDS = (
     "live leader replaced", "machine rebooted", "message cut off", "message doubled",
     "message held back", "message late", "message lost", "message overtaken", "minimum lowered",
     "process killed", "process paused", "removal by another controller", "store away",
-    "member killed", "member left", "member paused",
+    "store restored", "member killed", "member left", "member paused",
     "un-synced names lost", "un-synced writes lost", "watch broke off", "watch went back",
     "write of unknown outcome, done", "write of unknown outcome, not done (yet)", "write torn",
 )  # fmt: skip
 """What befalls worlds, each counted where it happens."""
+
+
+COPIED_WITHIN_S = 3.0
+"""After which every broker has copies of the store's records on its disk."""
+
+RECOVERIES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,8 @@ class Plan:
     weathers: tuple[Weather, ...] = (Weather(),)
     config: dict[str, str | int] = field(default_factory=dict)
     biased: bool = False
+    restores: bool = False
+    """Whether the store is restored from a backup half-way (R27), and put right at the end."""
     skew: bool = False
 
 
@@ -89,6 +99,10 @@ PLANS: dict[str, Plan] = {
          "member_leaves": 1.0, "member_killed": 1.0, "member_paused": 2.0},
         mins=(2,), producers=0, members=3, acts_count=8, pause_s=4.0,
         weathers=(FAIR, ROUGH), biased=True,
+    ),
+    "restored": Plan(
+        {**CUTS, "kill": 3.0, "start": 6.0, "stop": 1.0, "watch_breaks": 2.0, "let_go": 2.0},
+        mins=(2, 1), acts_count=8, records=6, weathers=(FAIR, ROUGH), restores=True,
     ),
     "rough": Plan(
         {**CRASHES, **CUTS, **STORE, "elect": 1.0, "let_go": 2.0, "full": 1.0, "broken": 2.5,
@@ -383,11 +397,15 @@ def live(fate: Fate) -> None:
         producer = Producer(world, number, acks=acks)
         world.producers.append(producer)
         tasks.append(producer.process.spawn(producer.run(plan.records, pause_s=plan.pause_s)))
-    for _ in range(plan.acts_count):
+    for number in range(plan.acts_count):
+        if plan.restores and number == plan.acts_count // 2:
+            _restore_store(fate)
         world.run(rng.random() * plan.pause_s)
         fate.act()
     world.run(rng.random() * 10.0)
     fate.heal()
+    if plan.restores:
+        _put_store_right(world)
     if world.is_void and any(broker.is_broken for broker in world.brokers):
         return  # The only copies may be behind disks that failed: that is for a person.
     world.until(world.is_whole, HEALED_WITHIN_S)
@@ -402,6 +420,45 @@ def live(fate: Fate) -> None:
     assert world.loop.wait_for(sent, within_s=HEALED_WITHIN_S), "nothing can be sent any more"
     world.until(world.is_level, HEALED_WITHIN_S)
     world.finish()
+
+
+def _restore_store(fate: Fate) -> None:
+    """All is well for a moment, so that every broker has copies of what there is; then the store is
+    as it was some writes ago."""
+    world = fate.world
+    fate.heal()
+    world.until(world.is_whole, HEALED_WITHIN_S)
+    world.run(COPIED_WITHIN_S)
+    writes = world.rng.randint(1, min(12, len(world.cluster.past)))
+    world.trace(f"the store goes back by {writes} writes")
+    world.tally["store restored"] += 1
+    world.is_restored = True
+    world.cluster.go_back(writes)
+    fate.begin()
+
+
+def _put_store_right(world: World) -> None:
+    """Somebody runs `headrace cluster recover` until it is done."""
+
+    async def recover(broker: SimBroker) -> bool:
+        try:
+            await broker.node.coordination.recover(execute=True)
+        except HeadraceError as error:
+            world.trace(f"{broker.name} can't put the store right: {error}")
+            return False
+        return True
+
+    def is_ready() -> bool:
+        return all(b.is_up and b.node.lifecycle.serving for b in world.brokers)
+
+    world.until(is_ready, HEALED_WITHIN_S)
+    for _ in range(RECOVERIES_MAX):
+        broker = world.rng.choice(world.brokers)
+        done = broker.live.spawn(recover(broker))
+        if world.loop.wait_for(done, within_s=HEALED_WITHIN_S):
+            return
+        world.run(2.0)
+    raise Stuck("the store can't be put right")
 
 
 def _settle_group(world: World) -> None:

@@ -64,6 +64,8 @@ class World:
     members: list[GroupMember] = field(init=False)
     groups: GroupChecker | None = field(init=False)
     lines: list[str] = field(init=False)
+    is_restored: bool = False
+    """Whether the store went back in time."""
     tally: Counter[str] = field(default_factory=Counter)
     """How often each kind of fault came."""
     topic_id: TopicId = field(init=False)
