@@ -163,3 +163,21 @@ async def test_a_partition_with_an_unforeseen_fault_keeps_no_other_from_being_co
     led.disk.__class__ = Disk
     found = await led.fetch(BEHIND, part(0, 0, -1))
     assert found[0].length > 0
+
+
+async def test_records_are_deleted_once_every_in_sync_follower_has_heard_of_it(led: Led) -> None:
+    partition = led.partition(0)
+    partition.become_leader(record_of(0))
+    append(partition, b"to be deleted")
+    await led.fetch(IN_SYNC, part(0, 0, -1))
+    await led.fetch(IN_SYNC, part(0, 1, EPOCH))
+    await led.fetch(BEHIND, part(0, 0, -1))
+    assert partition.high_watermark == 1
+    await partition.delete_before(1)
+    assert partition.replicas_before(1) == [IN_SYNC]
+    found = await led.fetch(IN_SYNC)
+    assert found[0].log_start_offset == 1
+    assert partition.replicas_before(1) == [IN_SYNC], "it was told, but may have died since"
+    await led.fetch(IN_SYNC)
+    assert partition.replicas_before(1) == []
+    assert partition.replicas_before(2) == [IN_SYNC]

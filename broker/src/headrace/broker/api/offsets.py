@@ -19,7 +19,11 @@ from headrace.protocol.models import (
 )
 
 SETTLE_S = 3.0
-"""How long a question waits for a new leader to know what is committed."""
+"""How long a question waits for a new leader to know what is committed, and a deletion for the
+followers."""
+
+LOOK_INTERVAL_S = 0.01
+"""Pause between two looks at who has deleted."""
 
 
 class Offsets:
@@ -58,8 +62,10 @@ class Offsets:
             partition = self._find(part.topic, part.partition)
             await _settle(partition)
             before = part.before_offset
-            await partition.delete_before(partition.high_watermark if before == -1 else before)
+            before = partition.high_watermark if before == -1 else before
+            await partition.delete_before(before)
             result.log_start_offset = partition.log.start_offset
+            await _spread(partition, before)
         except HeadraceError as error:
             result.error = ErrorBody.of(error)
         return result
@@ -81,6 +87,23 @@ async def _settle(partition: Partition) -> None:
             f"{partition.name}: its leader is new, and not enough replicas have caught up within"
             f" {SETTLE_S:g} s to say what is committed; ask again"
         ) from None
+
+
+async def _spread(partition: Partition, before: int) -> None:
+    """Waits until the in-sync followers have deleted as well: who leads next must not bring the
+    records back."""
+    behind: list[int] = []
+    try:
+        async with asyncio.timeout(SETTLE_S):
+            while behind := partition.replicas_before(before):
+                await asyncio.sleep(LOOK_INTERVAL_S)
+    except TimeoutError:
+        raise RequestTimedOut(
+            f"{partition.name}: the records before {before} are deleted, but broker"
+            f" {', '.join(map(str, behind))} hasn't heard of it within {SETTLE_S:g} s; if it leads"
+            " next they are back: ask again"
+        ) from None
+    partition.require_usable()
 
 
 async def _look_up(partition: Partition, query: OffsetQuery) -> tuple[int | None, int | None]:

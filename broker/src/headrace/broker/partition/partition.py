@@ -64,6 +64,12 @@ class ReplicaWatcher(Protocol):
     def on_committed(self) -> None:
         """The high watermark or the log's start has moved."""
 
+    def on_start_moved(self) -> None:
+        """The log's start has moved, and somebody waits for the follower to know."""
+
+    def has_start(self, offset: int, leader_epoch: int) -> bool:
+        """Whether the follower's log surely starts at `offset` or behind it."""
+
 
 class Partition:
     """A log with a role: it leads, follows or does neither. Lives on the loop's thread.
@@ -499,7 +505,20 @@ class Partition:
             )
         if offset > self.log.start_offset:
             await self.log.advance_start(offset)
-            self.start_moved()
+        for watcher in self.watchers.values():
+            watcher.on_start_moved()
+
+    def replicas_before(self, offset: int) -> list[int]:
+        """The in-sync followers that may still have records before `offset`: led by one of them,
+        the partition would have them again."""
+        replicas = self.replicas
+        waits_for = () if replicas is None else replicas.waits_for
+        found = []
+        for member in waits_for:
+            watcher = self.watchers.get(member.broker_id)
+            if watcher is None or not watcher.has_start(offset, self.leader_epoch):
+                found.append(member.broker_id)
+        return found
 
     def start_moved(self) -> None:
         """Followers are told where the log starts now."""

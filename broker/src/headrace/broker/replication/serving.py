@@ -18,7 +18,7 @@ from headrace.broker.core.fetch_rules import Diverging, TooOld, validate
 from headrace.broker.log.slices import LogSlice
 from headrace.broker.partition.manager import PartitionManager
 from headrace.broker.partition.partition import Partition
-from headrace.broker.replication.sessions import FollowerSession, Listing
+from headrace.broker.replication.sessions import FollowerSession, Listing, StartTold
 from headrace.broker.replication.stats import ReplicationStats
 from headrace.protocol import framing
 from headrace.protocol.compression import Buffer
@@ -212,7 +212,7 @@ class ReplicaServer:
         if result.error is None and data is None and result.diverging_end < 0:
             return
         listing.answered()
-        answer.results.append(result)
+        self._tell(listing, result, answer)
         if data is not None:
             answer.data.append(data)
             answer.size_bytes += len(data)
@@ -289,6 +289,13 @@ class ReplicaServer:
         result.high_watermark = partition.high_watermark
         return data
 
+    def _tell(self, listing: Listing, result: ReplicaResult, answer: _Answer) -> None:
+        answer.results.append(result)
+        if result.error is None:
+            listing.start_told = StartTold(
+                result.log_start_offset, result.leader_epoch, listing.session.sequence
+            )
+
     def _add_moved(self, session: FollowerSession, answer: _Answer) -> None:
         """Says how far partitions are committed of which there is nothing else to say. Only of
         logs that were compared: a follower takes its own records for committed by it (R14). Who
@@ -302,12 +309,11 @@ class ReplicaServer:
                 continue
             if part.leader_epoch != partition.leader_epoch:
                 continue
-            answer.results.append(
-                ReplicaResult(
-                    part.topic_id, part.partition, partition.leader_epoch,
-                    partition.high_watermark, partition.log.start_offset,
-                )
+            result = ReplicaResult(
+                part.topic_id, part.partition, partition.leader_epoch,
+                partition.high_watermark, partition.log.start_offset,
             )  # fmt: skip
+            self._tell(listing, result, answer)
 
 
 async def _locate(partition: Partition, offset: int, max_bytes: int) -> LogSlice:

@@ -7,6 +7,8 @@ looks only at partitions where something has happened.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from headrace.broker.core.model import Generation
 from headrace.broker.core.replica_set import NEVER_S
 from headrace.broker.partition.partition import Partition
@@ -15,10 +17,20 @@ from headrace.protocol.ids import TopicId, TopicIdPartition
 from headrace.protocol.replication import ReplicaPart, ReplicaRequest
 
 
+class StartTold(NamedTuple):
+    """Where the leader's log starts, as a follower was told in the answer to a request."""
+
+    offset: int = -1
+    leader_epoch: int = -1
+    sequence: int = -1
+
+
 class Listing:
     """One partition as a follower listed it last; a `ReplicaWatcher` of the partition."""
 
-    __slots__ = ("is_idle", "is_validated", "part", "partition", "session", "where")
+    __slots__ = (
+        "is_idle", "is_validated", "part", "partition", "session", "start_told", "where",
+    )  # fmt: skip
 
     def __init__(self, session: FollowerSession, where: TopicIdPartition) -> None:
         self.session = session
@@ -30,6 +42,7 @@ class Listing:
         (R14)."""
         self.is_idle = False
         """Whether the follower had all there was when it was last looked at."""
+        self.start_told = StartTold()
 
     def on_appended(self) -> None:
         """See `ReplicaWatcher`."""
@@ -41,6 +54,18 @@ class Listing:
         """See `ReplicaWatcher`. Not worth an answer of its own: it goes with the next one."""
         if self.part is not None:
             self.session.moved[self] = None
+
+    def on_start_moved(self) -> None:
+        """See `ReplicaWatcher`. Somebody waits for it, so the request that waits is answered."""
+        self.on_committed()
+        self.session.hurried = self.session.sequence + 1
+        self.session.waiter.wake()
+
+    def has_start(self, offset: int, leader_epoch: int) -> bool:
+        """See `ReplicaWatcher`: it has asked again since it was told."""
+        told = self.start_told
+        is_of_epoch = told.leader_epoch == leader_epoch
+        return is_of_epoch and told.offset >= offset and self.session.sequence > told.sequence
 
     def answered(self) -> None:
         """The follower has to list the partition again before it gets more."""
