@@ -9,6 +9,7 @@ sees what became of them. 429 is waited out for a moment, 401 reads the credenti
 from __future__ import annotations
 
 import asyncio
+import logging
 import ssl
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -21,6 +22,8 @@ from headrace.operator.kube import credentials
 from headrace.operator.kube.errors import KubernetesError
 from headrace.operator.kube.paths import KINDS, Kind
 from headrace.operator.spec import JsonObject
+
+log = logging.getLogger("headrace.operator.kube")
 
 REQUEST_TIMEOUT_S = 10.0
 """Seconds that one request may take."""
@@ -222,11 +225,22 @@ class KubeClient:
             raise KubernetesError(0, "NoAnswer", f"the Kubernetes API: {said}") from error
 
     def _load(self) -> None:
-        found = credentials.find()
+        """Reads the credentials; those there are stay if that can't be done just now.
+
+        Raises:
+            kopf.LoginError: there never were any.
+        """
+        self._loaded_s = asyncio.get_running_loop().time()
+        try:
+            found = credentials.find()
+        except (kopf.LoginError, OSError, ValueError) as error:
+            if self._info is None:
+                raise
+            log.warning("the credentials can't be read again: %s", error)
+            return
         if self._info is None or found != self._info:
             self._info = found
             self._ssl = found.as_ssl_context() if found.server.startswith("https") else None
-        self._loaded_s = asyncio.get_running_loop().time()
 
 
 def _written(value: Any) -> str:

@@ -107,3 +107,5 @@ class Events:
                 await self._kube.create(event)
             except KubernetesError as error:
                 log.debug("an event is lost: %s", error)
+            except Exception:
+                log.exception("an event is lost")

@@ -132,15 +132,25 @@ class Operator:
         try:
             while True:
                 await leadership.acquire()
-                leading = asyncio.create_task(self._lead())
-                try:
-                    await leadership.keep()
-                finally:
-                    leading.cancel()
-                    await asyncio.gather(leading, return_exceptions=True)
+                await self._lead_while(leadership)
         finally:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.shield(leadership.release())
+
+    async def _lead_while(self, leadership: Leadership) -> None:
+        """Until the Lease is lost, or leading ends for a reason that nobody thought of."""
+        leading, keeping = (
+            asyncio.create_task(self._lead()),
+            asyncio.create_task(leadership.keep()),
+        )
+        try:
+            await asyncio.wait({leading, keeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leading.cancel()
+            keeping.cancel()
+            for outcome in await asyncio.gather(leading, keeping, return_exceptions=True):
+                if isinstance(outcome, Exception):
+                    log.error("leading ended and begins anew: %r", outcome, exc_info=outcome)
 
     async def _lead(self) -> None:
         self._queue = WorkQueue(self._pass, self._metrics, concurrency=self._settings.concurrency)
@@ -203,3 +213,5 @@ class Operator:
                 if error.is_absent:
                     await self._list_all()
                     self._watches.renew()
+            except Exception:
+                log.exception("the resync failed")

@@ -16,6 +16,7 @@ from headrace.operator.core.cluster_status import paused_status
 from headrace.operator.core.conditions import Condition
 from headrace.operator.core.observed import Moving
 from headrace.operator.core.part import not_ready
+from headrace.operator.core.pods import is_terminating
 from headrace.operator.core.topic_plan import TopicAction, TopicFact, TopicPlan, TopicResource
 from headrace.operator.kube import paths
 from headrace.operator.kube.client import KubeClient
@@ -34,7 +35,12 @@ from headrace.operator.reconcile.read_resource import (
     status_with,
 )
 from headrace.operator.reconcile.schedule import Schedule
-from headrace.operator.reconcile.write_status import now, set_finalizer, write_status
+from headrace.operator.reconcile.write_status import (
+    has_finalizer,
+    now,
+    set_finalizer,
+    write_status,
+)
 from headrace.operator.spec import JsonObject, TopicSpec
 from headrace.protocol import cluster_models, models
 from headrace.protocol.errors import HeadraceError, InvalidConfig, PlanRefused, TopicNotFound
@@ -60,7 +66,7 @@ WRITES_AT_ONCE = 12
 @dataclass(slots=True)
 class _Work:
     """A Topic on its way through a pass. `failure`: what went wrong with it; `released`: nothing
-    holds the resource any more."""
+    holds the resource any more; `is_stale`: somebody has changed it meanwhile."""
 
     raw: JsonObject
     resource: TopicResource
@@ -69,6 +75,7 @@ class _Work:
     plan: TopicPlan = field(default_factory=TopicPlan)
     failure: Condition | None = None
     released: bool = False
+    is_stale: bool = False
 
     @property
     def name(self) -> Name:
@@ -132,8 +139,7 @@ class Topics:
             try:
                 resources.append((raw, resource_of(raw, TopicSpec)))
             except InvalidConfig as error:
-                invalid = status_with(raw, not_ready("InvalidConfig", error.message))
-                await self._write(raw, invalid)
+                await self._say_invalid(raw, error)
                 schedule.settled(_name(raw))
         subjects = [resource.subject for _, resource in resources]
         rulers = rulers_of(subjects, self._desk.of(key), TopicSpec)
@@ -141,6 +147,15 @@ class Topics:
             _Work(raw, resource, rulers.get(resource.subject, resource))
             for raw, resource in resources
         ]
+
+    async def _say_invalid(self, raw: JsonObject, error: InvalidConfig) -> None:
+        """One that can't be read is never acted on, but it may go."""
+        if is_terminating(raw) and has_finalizer(raw):
+            told = f"its topic wasn't deleted: {error.message}"
+            self._events.tell(raw, "Warning", "TopicLeftBehind", told)
+            await set_finalizer(self._kube, raw, wanted=False)
+            return
+        await self._write(raw, status_with(raw, not_ready("InvalidConfig", error.message)))
 
     # --- planning and carrying out ---
 
@@ -192,7 +207,8 @@ class Topics:
             async with self._writing:
                 work.raw = await set_finalizer(self._kube, work.raw, wanted=is_hold)
         except KubernetesError as error:
-            if not (error.is_absent and not is_hold):
+            work.is_stale = error.is_conflict or (error.is_absent and is_hold)
+            if work.is_stale or not error.is_absent:
                 work.failure = condition_of(error)
                 return
         if isinstance(action, topic_plan.Release) and action.warning:
@@ -232,7 +248,7 @@ class Topics:
     # --- status ---
 
     async def _finish(self, works: Sequence[_Work], schedule: Schedule) -> None:
-        await every(self._say, [work for work in works if not work.released])
+        await every(self._say, [each for each in works if not (each.released or each.is_stale)])
         for work in works:
             if work.released:
                 schedule.settled(work.name)
