@@ -103,6 +103,24 @@ async def test_all_acknowledged_records_survive_the_leader(
     assert await values_of(other, "t") == [*sent, "after"]
 
 
+async def test_deleted_records_stay_deleted_when_the_leader_dies_right_after(
+    cluster: ClusterProcesses, clients: list[Http]
+) -> None:
+    await clients[0].good("POST", routes.TOPICS, {"name": "t", "partitions": 1, "replicas": 3})
+    first = await partition_once(clients[0], "t", isr={0, 1, 2})
+    assert first.leader is not None
+    await send(clients[0], "t", [f"a{index}" for index in range(20)])
+    body = {"partitions": [{"topic": "t", "partition": 0, "before_offset": 15}]}
+    answer = await clients[first.leader].good("POST", routes.DELETE_RECORDS, body)
+    assert answer["partitions"][0]["log_start_offset"] == 15
+    cluster.brokers[first.leader].kill()
+    survivor = clients[(first.leader + 1) % 3]
+    await partition_once(survivor, "t", not_led_by=first.leader)
+    path = routes.fill(routes.PARTITION_RECORDS, topic="t", partition=0)
+    found = await survivor.good("GET", f"{path}?offset=earliest&max_records=1000")
+    assert [record["value"] for record in found["records"]] == [f"a{n}" for n in range(15, 20)]
+
+
 def log_directory(cluster: ClusterProcesses, broker_id: int, topic: TopicInfo) -> Path:
     return cluster.brokers[broker_id].data_dir / "partitions" / topic.topic_id / "0"
 
