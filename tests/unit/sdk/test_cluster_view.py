@@ -69,7 +69,10 @@ async def test_a_dead_leader_is_not_called_alive_by_news_from_before_the_electio
             transport.gate.set()
             await asked_before
             await view.refresh("t")
-        assert view.url_of("t", 1) != dead
+            assert view.url_of("t", 1) != dead
+            cluster.set_leader("t", 1, 1)
+            await view.refresh("t")
+            assert view.url_of("t", 1) == dead, "it is back, and asked directly"
         assert not caplog.records
         await view.close()
         await client.close()

@@ -60,20 +60,32 @@ class TopicView:
 
 
 @dataclass(slots=True)
+class _Helped:
+    """A request that got through by the detour: of what, and what was believed then."""
+
+    topic: str
+    partition: int
+    epoch: int
+    at: float
+
+
+@dataclass(slots=True)
 class _Detour:
     until: float
     length_s: float = DIRECT_RETRY_UNSURE_S
-    helped_at: float | None = None
+    helped: _Helped | None = None
     is_confirmed: bool = False
 
-    def is_proven_by(self, view: TopicView) -> bool:
-        """Whether the view is of the time after the detour had helped; what was asked for before
-        may be of the time before an election."""
-        return self.helped_at is not None and self.helped_at <= view.asked_at
-
     def helped_after(self, view: TopicView) -> bool:
-        """Whether the view is too old to say anything of it."""
-        return self.helped_at is not None and self.helped_at > view.asked_at
+        """Whether the view is too old to say anything of it: it was asked for before, and an
+        election may have been in between."""
+        helped = self.helped
+        return helped is not None and helped.topic == view.name and helped.at > view.asked_at
+
+    def is_judged_by(self, view: TopicView) -> bool:
+        """Whether the view tells if whoever couldn't be reached is alive."""
+        helped = self.helped
+        return helped is not None and helped.topic == view.name and helped.at <= view.asked_at
 
 
 class ClusterView:
@@ -133,10 +145,8 @@ class ClusterView:
 
     def _look_once_more(self, view: TopicView) -> None:
         """A detour has helped while this view was on its way: it says nothing of it."""
-        for leader in set(view.leaders) - {None}:
-            detour = self._detours.get(self._brokers.get(leader or 0, ""))
-            if detour is not None and detour.helped_after(view):
-                self._start_loading(view.name)
+        if any(each.helped_after(view) for each in self._detours.values()):
+            self._start_loading(view.name)
 
     async def _load(self, name: str) -> TopicView:
         asked_at = asyncio.get_running_loop().time()
@@ -159,7 +169,7 @@ class ClusterView:
         if before is not None:
             changed = (a != b for a, b in zip(before.leaders, found.leaders, strict=False))
             self._client.stats.leader_changes += sum(changed)
-        self._confirm_detours(found)
+        self._judge_detours(found)
         return found
 
     async def refresh_brokers(self) -> None:
@@ -232,26 +242,37 @@ class ClusterView:
             return
         direct = self._direct(topic, partition)
         detour = None if direct is None else self._detours.get(direct)
-        if detour is not None and detour.helped_at is None:
-            detour.helped_at = asyncio.get_running_loop().time()
+        if detour is not None and detour.helped is None:
+            now = asyncio.get_running_loop().time()
+            detour.helped = _Helped(topic, partition, self.epoch_of(topic, partition), now)
             self._start_loading(topic)
 
-    def _confirm_detours(self, view: TopicView) -> None:
-        """A detour has helped, and whoever couldn't be reached still leads: it is alive."""
-        for leader in set(view.leaders) - {None}:
-            direct = self._brokers.get(leader or 0)
-            detour = None if direct is None else self._detours.get(direct)
-            if detour is None or not detour.is_proven_by(view) or detour.is_confirmed:
+    def _judge_detours(self, view: TopicView) -> None:
+        """A detour has helped. Whoever couldn't be reached still leads, in the same epoch: then it
+        is alive. Otherwise it had died, and if it leads again one day it is asked directly."""
+        for url, detour in list(self._detours.items()):
+            helped = detour.helped
+            if helped is None or detour.is_confirmed or not detour.is_judged_by(view):
                 continue
-            detour.is_confirmed = True
-            detour.length_s = DIRECT_RETRY_FIRST_S
-            detour.until = asyncio.get_running_loop().time() + detour.length_s
-            log.warning(
-                "%s can't be reached from here; its partitions go through %s instead, which costs"
-                " a hop. If that is intended, set route='bootstrap'.",
-                direct,
-                self._client.bootstrap_url,
+            is_same = (
+                self.epoch_of(view.name, helped.partition) == helped.epoch
+                and self._direct(view.name, helped.partition) == url
             )
+            if is_same:
+                self._confirm(url, detour)
+            else:
+                del self._detours[url]
+
+    def _confirm(self, url: str, detour: _Detour) -> None:
+        detour.is_confirmed = True
+        detour.length_s = DIRECT_RETRY_FIRST_S
+        detour.until = asyncio.get_running_loop().time() + detour.length_s
+        log.warning(
+            "%s can't be reached from here; its partitions go through %s instead, which costs"
+            " a hop. If that is intended, set route='bootstrap'.",
+            url,
+            self._client.bootstrap_url,
+        )
 
     def _age_s(self, view: TopicView) -> float:
         return asyncio.get_running_loop().time() - view.asked_at
