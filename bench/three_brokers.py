@@ -5,7 +5,7 @@
 rate      acks=all on three replicas beside acks=1 on one broker, in pairs
 kill      SIGKILL of a leader under load: from the kill to the next acknowledged record
 stop      the same by SIGTERM: the longest pause, and whether a send failed
-copy      a replica of 1 GB is added, unthrottled and throttled
+copy      a replica of 1 GB goes to another broker, unthrottled and throttled
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ ANSWER_ON_ITS_WAY_S = 0.05
 
 COPY_BYTES = 1_000_000_000
 COPY_ROUNDS = 3
-THROTTLE_BYTES_PER_S = 50_000_000
+BOUND_BYTES = 300_000_000
+THROTTLE_BYTES_PER_S = 20_000_000
 IN_SYNC_TIMEOUT_S = 60.0
 _names = itertools.count()
 
@@ -260,46 +261,47 @@ async def stop(folder: Path, rounds: int) -> Figures:
 
 
 async def copy(folder: Path, rounds: int) -> Figures:
-    """Partitions with two replicas get the third: unthrottled, then with a bound."""
+    """One of two replicas goes to the third broker: unthrottled, then with a bound."""
     async with own_cluster(folder, brokers=3) as cluster, Admin(cluster.bootstrap) as admin:
-        await fill(cluster, admin)
-        free, bound = [], []
+        free, cpu = [], []
+        await fill(cluster, admin, "copied", COPY_BYTES)
         for _ in range(rounds or COPY_ROUNDS):
-            free.append(await copied_per_s(admin, throttle=-1))
-            say(f"unthrottled: {free[-1] / 1e6:.0f} MB/s")
-        bound.append(await copied_per_s(admin, throttle=THROTTLE_BYTES_PER_S))
+            before_s = brokers_cpu_s(cluster)
+            free.append(await copied_per_s(admin, "copied", throttle=-1) / 1e6)
+            cpu.append(brokers_cpu_s(cluster) - before_s)
+            say(f"unthrottled: {free[-1]:.0f} MB/s, {cpu[-1]:.1f} s of CPU")
+        await fill(cluster, admin, "bound", BOUND_BYTES)
+        bound = await copied_per_s(admin, "bound", throttle=THROTTLE_BYTES_PER_S) / 1e6
     return {
-        "bytes copied": COPY_BYTES,
-        "unthrottled MB/s": spread([each / 1e6 for each in free]),
-        f"bound to {THROTTLE_BYTES_PER_S / 1e6:.0f} MB/s": spread(
-            [b / 1e6 for b in bound], digits=1
-        ),
+        f"unthrottled, {COPY_BYTES / 1e9:g} GB: MB/s": spread(free),
+        "brokers' CPU for it s": spread(cpu, digits=1),
+        f"bound to {THROTTLE_BYTES_PER_S / 1e6:g} MB/s: MB/s": f"{bound:.1f}",
     }
 
 
-async def fill(cluster: DevCluster, admin: Admin) -> None:
+async def fill(cluster: DevCluster, admin: Admin, topic: str, size_bytes: int) -> None:
     """One partition on brokers 0 and 1."""
-    await admin.create_topic("copied", partitions=1, replicas=2)
-    await admin.reassign({("copied", 0): [0, 1]})
+    await admin.create_topic(topic, partitions=1, replicas=2)
+    await admin.reassign({(topic, 0): [0, 1]})
     await moved(admin)
     values = make_values(POOL_RECORDS, VALUE_BYTES)
     async with Producer(cluster.bootstrap) as producer:
-        for _ in range(COPY_BYTES // (POOL_RECORDS * VALUE_BYTES)):
-            await producer.send_many("copied", values)
+        for _ in range(size_bytes // (POOL_RECORDS * VALUE_BYTES)):
+            await producer.send_many(topic, values)
 
 
-async def copied_per_s(admin: Admin, *, throttle: int) -> float:
-    """Adds broker 2 and takes it away again."""
-    size = (await admin.describe_topic("copied")).partitions[0].size_bytes or 0
+async def copied_per_s(admin: Admin, topic: str, *, throttle: int) -> float:
+    """Moves the follower's replica to the broker that has none."""
+    (partition,) = (await admin.describe_topic(topic)).partitions
+    target = ({0, 1, 2} - set(partition.replicas)).pop()
     began = time.perf_counter()
-    await admin.reassign({("copied", 0): [0, 1, 2]}, throttle=throttle)
-    await in_sync(admin, "copied", 3)
+    await admin.reassign({(topic, 0): [0, target]}, throttle=throttle)
+    while target not in (await admin.describe_topic(topic)).partitions[0].isr:
+        await asyncio.sleep(0.02)
     took_s = time.perf_counter() - began
     await moved(admin)
-    await admin.reassign({("copied", 0): [0, 1]}, throttle=-1)
-    await moved(admin)
     await asyncio.sleep(1)
-    return size / took_s
+    return (partition.size_bytes or 0) / took_s
 
 
 async def moved(admin: Admin) -> None:
