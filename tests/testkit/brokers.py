@@ -12,7 +12,7 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 
 
 def free_ports(count: int) -> list[int]:
