@@ -173,14 +173,13 @@ class Groups:
             except HeadraceError as error:
                 result.error = ErrorBody.of(error)
         if commits:
-            refused = await to_the_end(
-                self._coordinator.commit(
-                    group,
-                    commits,
-                    member_id=request.member_id,
-                    member_epoch=request.member_epoch,
-                    force=request.force,
-                )
+            # Whoever hangs up doesn't undo it: what is checked is appended in the same turn.
+            refused = await self._coordinator.commit(
+                group,
+                commits,
+                member_id=request.member_id,
+                member_epoch=request.member_epoch,
+                force=request.force,
             )
             for result, commit in zip(parts, commits, strict=True):
                 if commit.where in refused:
