@@ -16,7 +16,10 @@ from apiserver.schemas import ALWAYS, join
 
 
 def broken(schema: Json, value: Any, previous: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The rules that a value breaks, by path; `previous` is None where there is no old value."""
+    """The rules that a value breaks, by path; `previous` is None where there is no old value. What
+    hasn't changed isn't judged again (as since Kubernetes 1.33)."""
+    if previous is not None and value == previous:
+        return
     for rule in schema.get("x-kubernetes-validations", ()):
         if message := _broken(rule, value, previous):
             yield (path + rule.get("fieldPath", "")).lstrip("."), message

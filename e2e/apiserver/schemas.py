@@ -1,8 +1,9 @@
 """Structural schemas of custom resources: pruning, defaulting, validation, and CEL rules. Pure.
 
 In the real server's order: unknown fields are pruned, defaults filled in, values checked, then
-`x-kubernetes-validations` evaluated (those with `oldSelf` only at updates). Ratcheting of
-unchanged values isn't done: what is wrong is refused even if it was so before.
+`x-kubernetes-validations` evaluated where something has changed (those with `oldSelf` only at
+updates). Ratcheting of types and bounds isn't done: what is wrong is refused even if it was so
+before.
 """
 
 from __future__ import annotations

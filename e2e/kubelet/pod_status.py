@@ -16,6 +16,9 @@ class ContainerState:
     state: Json = field(default_factory=lambda: {"waiting": {"reason": "ContainerCreating"}})
     last: Json = field(default_factory=dict)
     restarts: int = 0
+    crashes: int = 0
+    """Restarts that count for the back-off."""
+
     is_started: bool = False
     is_ready: bool = False
 

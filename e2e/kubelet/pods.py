@@ -91,6 +91,11 @@ class PodRun:
         """Those that run now."""
         return [each.pid for each in self._processes.values() if each.returncode is None]
 
+    def forgive(self) -> None:
+        """Its containers' next crash is their first, as after ten minutes without one."""
+        for container in self._containers:
+            container.crashes = 0
+
     def signal(self, number: int) -> None:
         """A signal to every process, as by a person on the node."""
         for process in self._processes.values():
@@ -169,11 +174,12 @@ class PodRun:
                 return
             state.last = {"terminated": ended}
             state.restarts += 1
+            state.crashes += 1
             await self._back_off(state)
 
     async def _back_off(self, state: ContainerState) -> None:
         low, high = self._settings.backoff_s
-        pause_s = 0.0 if state.restarts < 2 else min(high, low * 2.0 ** (state.restarts - 2))
+        pause_s = 0.0 if state.crashes < 2 else min(high, low * 2.0 ** (state.crashes - 2))
         reason = "CrashLoopBackOff" if pause_s else "ContainerCreating"
         message = f"back-off {pause_s:g} s restarting failed container={state.name}"
         state.state = {"waiting": {"reason": reason, "message": message}}

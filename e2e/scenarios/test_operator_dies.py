@@ -35,7 +35,7 @@ class Reaper:
         self.deaths = 0
 
     def kill_until(
-        self, done: Callable[[], bool], *, passed: int = 0, timeout_s: float = 240.0
+        self, done: Callable[[], bool], *, passed: int = 0, timeout_s: float = 400.0
     ) -> None:
         """Until `done`; every second death comes before its call is carried out."""
         deadline = time.monotonic() + timeout_s
@@ -57,7 +57,7 @@ class Reaper:
     def kill(self) -> None:
         """Now."""
         for pod in install.pods(self._kube):
-            self._emulator.signal_pod(install.NAMESPACE, pod, signal.SIGKILL)
+            self._emulator.signal_pod(install.NAMESPACE, pod, signal.SIGKILL, no_back_off=True)
             self.deaths += 1
 
 
