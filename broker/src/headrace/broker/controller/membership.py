@@ -156,19 +156,23 @@ class Membership:
                 log.warning("the lease wasn't renewed: %s", error)
 
     async def _stay_registered(self) -> None:
-        """Writes the registration again if somebody removed it: whoever starts later would take
-        this broker for none of the cluster's."""
+        """Writes the registration again if somebody removed it, or the store went back to an
+        earlier session: whoever starts later would take this broker for none of the cluster's, or
+        for a process that has ended."""
         if self.overtaken or self._writer.shows(self._key):
             return
 
         def compute(item: Item | None) -> Write | None:
-            if item is not None:
+            present, mine = _decoded(item), self.registration
+            if present is not None and present.session >= mine.session:
                 return None
-            mine = self.registration
-            return Write(encoding.encode_registration(replace(mine, version=mine.version + 1)))
+            version = max(mine.version, present.version if present else 0) + 1
+            return Write(encoding.encode_registration(replace(mine, version=version)))
 
         self._check(_decoded(await self._writer.update(self._key, compute)))
-        log.warning("the registration was gone from the store and is there again")
+        log.warning(
+            "the registration was gone from the store, or an earlier one; it is there again"
+        )
 
     async def _beat_on_disk(self) -> None:
         """The volume first, the lease after it: what the lease tells has been on the disk."""

@@ -54,8 +54,9 @@ class StoreWriter:
         return item
 
     def shows(self, key: str) -> bool:
-        """Whether the object was there when it was last looked at; asks nobody."""
-        return self._view.item(key) is not None
+        """Whether the object was there when it was last looked at, and nothing was wrong with it;
+        asks nobody."""
+        return self._view.item(key) is not None and key not in self._view.faults
 
     async def update(self, key: str, compute: Compute) -> Item | None:
         """Makes an object what `compute` says of it and returns it as it is then.
