@@ -29,6 +29,8 @@ from kubelet.settings import Settings
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 CALL_TIMEOUT_S = 60.0
+SETTLE_S = 0.2
+"""For connections that were ended to be gone."""
 
 
 def why_not() -> str:
@@ -130,6 +132,11 @@ class Emulator:
         await self.control.stop()
         await self.api.stop()
         self._network.close()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+        await asyncio.sleep(SETTLE_S)
 
     # --- faults ---
 
