@@ -150,6 +150,18 @@ async def test_a_registration_that_was_removed_comes_back_by_itself() -> None:
         await node.coordination.stop()
 
 
+async def test_a_broker_says_that_it_leaves_although_its_registration_is_gone() -> None:
+    cluster = MemoryCluster()
+    node = await start_node(MemoryStore(cluster), broker_id=0)
+    await remove(cluster, keys.broker(0))
+    await node.coordination.drain()
+    found = encoding.decode_registration(cluster.objects[keys.broker(0)].value)
+    assert isinstance(found, Registration)
+    assert found.state == "draining"
+    assert not node.overtaken
+    await node.coordination.stop()
+
+
 async def test_a_registration_that_went_back_in_time_is_written_again() -> None:
     cluster = MemoryCluster()
     first = await start_node(MemoryStore(cluster), broker_id=0)

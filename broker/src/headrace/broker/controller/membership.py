@@ -163,11 +163,12 @@ class Membership:
             return
 
         def compute(item: Item | None) -> Write | None:
-            present, mine = _decoded(item), self.registration
-            if present is not None and present.session >= mine.session:
+            present = _decoded(item)
+            mine = self._newer(present)
+            if mine is None or mine is present:
                 return None
-            version = max(mine.version, present.version if present else 0) + 1
-            return Write(encoding.encode_registration(replace(mine, version=version)))
+            changed = replace(mine, version=mine.version + 1)
+            return Write(encoding.encode_registration(changed))
 
         self._check(_decoded(await self._writer.update(self._key, compute)))
         log.warning(
@@ -189,13 +190,10 @@ class Membership:
 
     async def set_state(self, state: BrokerState) -> None:
         """Says what this broker is doing, for elections and placement."""
-        session = self.registration.session
 
         def compute(item: Item | None) -> Write | None:
-            present = _decoded(item)
-            if present is None or present.session != session:
-                return None
-            if present.state == state:
+            present = self._newer(_decoded(item))
+            if present is None or present.state == state:
                 return None
             changed = replace(present, state=state, version=present.version + 1)
             return Write(encoding.encode_registration(changed))
@@ -258,9 +256,19 @@ class Membership:
             ),
         )
 
+    def _newer(self, present: Registration | None) -> Registration | None:
+        """This process's registration, to be changed: the one in the store, or, where that is gone
+        or an earlier session's, the one last written. None: it is somebody else's by now."""
+        mine = self.registration
+        if present is None or present.session < mine.session:
+            return replace(mine, version=max(mine.version, present.version if present else 0))
+        return present if present.nonce == self._nonce else None
+
     def _check(self, present: Registration | None) -> None:
         """Absence proves nothing: the registration may have been removed by hand."""
         if present is None or self._registration is None:
+            return
+        if present.session < self._registration.session:
             return
         if present.session > self._registration.session or present.nonce != self._nonce:
             self._be_overtaken(present.session)
