@@ -20,10 +20,10 @@ from pathlib import Path
 
 import pytest
 
-from headrace.sdk import Admin
+from headrace.sdk import Admin, Producer
 from testkit.brokers import BrokerProcess
 from testkit.clusters import ClusterProcesses
-from testkit.history import assert_clean
+from testkit.history import assert_clean, check
 from testkit.load import Load, leaders_of, until_in_sync
 from testkit.proxies import Proxy
 
@@ -53,6 +53,11 @@ class Stage:
         broker_id = leaders[self.dice.randrange(PARTITIONS)][0]
         assert broker_id is not None
         return self.cluster.brokers[broker_id]
+
+    async def follower(self) -> BrokerProcess:
+        """A broker that doesn't lead a partition drawn by lot."""
+        leader = await self.leader()
+        return self.dice.choice([each for each in self.cluster.brokers if each is not leader])
 
     async def controller(self) -> BrokerProcess:
         """The broker that is the controller."""
@@ -102,9 +107,9 @@ async def kill_leader(on: Stage) -> None:
     await asyncio.to_thread(broker.start)
 
 
-async def kill_any(on: Stage) -> None:
-    """SIGKILL of whoever it hits: a follower of most."""
-    broker = on.dice.choice(on.cluster.brokers)
+async def kill_follower(on: Stage) -> None:
+    """SIGKILL of a follower, and a new start."""
+    broker = await on.follower()
     await asyncio.to_thread(broker.kill)
     await asyncio.to_thread(broker.start)
 
@@ -123,12 +128,33 @@ async def kill_all(on: Stage) -> None:
     await asyncio.to_thread(on.cluster.start)
 
 
-async def freeze_leader(on: Stage) -> None:
-    """SIGSTOP of a leader; it goes on as if nothing had happened."""
-    broker = await on.leader()
-    broker.signal(signal.SIGSTOP)
+async def freeze(on: Stage, brokers: list[BrokerProcess]) -> None:
+    """SIGSTOP for a while; they go on as if nothing had happened."""
+    for broker in brokers:
+        broker.signal(signal.SIGSTOP)
     await asyncio.sleep(on.dice.uniform(0.2, 4))
-    broker.signal(signal.SIGCONT)
+    for broker in brokers:
+        broker.signal(signal.SIGCONT)
+
+
+async def freeze_leader(on: Stage) -> None:
+    """SIGSTOP and SIGCONT of a leader."""
+    await freeze(on, [await on.leader()])
+
+
+async def freeze_follower(on: Stage) -> None:
+    """SIGSTOP and SIGCONT of a follower."""
+    await freeze(on, [await on.follower()])
+
+
+async def freeze_controller(on: Stage) -> None:
+    """SIGSTOP and SIGCONT of the controller."""
+    await freeze(on, [await on.controller()])
+
+
+async def freeze_all(on: Stage) -> None:
+    """SIGSTOP and SIGCONT of all."""
+    await freeze(on, on.cluster.brokers)
 
 
 async def freeze_then_kill(on: Stage) -> None:
@@ -148,15 +174,15 @@ async def bounce_leader(on: Stage) -> None:
 
 
 Blow = Callable[[Stage], Awaitable[None]]
-BLOWS: list[Blow] = [
-    kill_leader,
-    kill_any,
-    kill_controller,
-    kill_all,
+KILLS: list[Blow] = [kill_leader, kill_follower, kill_controller, kill_all]
+FREEZES: list[Blow] = [
     freeze_leader,
+    freeze_follower,
+    freeze_controller,
+    freeze_all,
     freeze_then_kill,
-    bounce_leader,
 ]
+BLOWS: list[Blow] = [*KILLS, *FREEZES, bounce_leader]
 
 
 async def batter(on: Stage, blows: list[Blow]) -> None:
@@ -171,17 +197,17 @@ async def batter(on: Stage, blows: list[Blow]) -> None:
 # --- tests ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(120)
-async def test_processes_that_die_and_freeze_cost_nothing_that_was_acknowledged(
-    tmp_path: Path,
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("blows", [KILLS, FREEZES], ids=["killed", "frozen"])
+async def test_processes_that_die_or_freeze_cost_nothing_that_was_acknowledged(
+    tmp_path: Path, blows: list[Blow]
 ) -> None:
     seed = chosen_seed()
-    blows = list(BLOWS)
-    random.Random(seed).shuffle(blows)
     async with stage(tmp_path, seed) as on:
-        await batter(on, blows)
+        await batter(on, random.Random(seed).sample(blows, len(blows)))
 
 
+@pytest.mark.timeout(300)
 async def test_a_rolling_restart_fails_no_send(tmp_path: Path) -> None:
     async with stage(tmp_path, chosen_seed()) as on:
         for broker in on.cluster.brokers:
@@ -189,6 +215,41 @@ async def test_a_rolling_restart_fails_no_send(tmp_path: Path) -> None:
             assert await asyncio.to_thread(broker.stop) == 0
             await asyncio.to_thread(broker.start)
         await on.in_sync()
+        await bounce_leader(on)
+
+
+async def test_what_acks_1_may_lose_is_seen_by_the_judge(tmp_path: Path) -> None:
+    cluster = ClusterProcesses(tmp_path / "cluster")
+    try:
+        await asyncio.to_thread(cluster.start)
+        async with Admin(cluster.bootstrap) as admin:
+            await admin.create_topic(TOPIC, partitions=1, replicas=3)
+        await until_in_sync(cluster.bootstrap, TOPIC)
+        ((leader_id, _),) = (await leaders_of(cluster.bootstrap, TOPIC)).values()
+        leader = cluster.brokers[leader_id or 0]
+        load = Load(cluster.bootstrap, TOPIC, 1)
+        async with Producer(leader.url, acks="1") as producer:
+            await producer.partitions_for(TOPIC)
+            for broker in cluster.brokers:
+                if broker is not leader:
+                    broker.signal(signal.SIGSTOP)
+            for number in range(20):
+                send = load.history.send(0, b"", b"%d" % number)
+                place = await producer.send(TOPIC, send.value)
+                send.place = (place.partition, place.offset)
+        await asyncio.to_thread(leader.kill)
+        for broker in cluster.brokers:
+            broker.resume()
+        await asyncio.to_thread(leader.start)
+        await until_in_sync(cluster.bootstrap, TOPIC)
+        load.history.final = await load.read_all()
+        assert {each.kind for each in check(load.history)} <= {"lost", "unseen"}
+        with pytest.raises(AssertionError, match=r"lost|unseen"):
+            assert_clean(load.history)
+    finally:
+        for broker in cluster.brokers:
+            broker.resume()
+        await asyncio.to_thread(cluster.stop)
 
 
 async def store_away(on: Stage, seconds: float) -> None:
