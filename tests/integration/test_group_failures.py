@@ -253,6 +253,23 @@ async def test_a_rolling_restart_without_instance_ids_loses_and_repeats_nothing(
     assert members.repeats == 0, "what is given up in order is committed first"
 
 
+async def test_a_killed_member_with_an_instance_id_comes_back_to_what_it_had(
+    members: Members,
+) -> None:
+    """Its session must end first, since it may live; nobody else is disturbed."""
+    async with Admin(members.url) as admin, Producer(members.url) as producer:
+        await admin.create_topic(members.topic, partitions=6)
+        killed, *others = [members.start(f"i{number}", session_s=3) for number in range(3)]
+        before = _shares(await members.settled(admin, 3))
+        quiet = [member.moves for member in others]
+        killed.end(signal.SIGKILL)
+        members.start("i0", session_s=3)
+        await members.send(producer, 20)
+        await members.all_handled()
+        assert _shares(await members.settled(admin, 3)) == before
+        assert [member.moves for member in others] == quiet
+
+
 def _shares(group: GroupInfo) -> dict[str | None, list[int]]:
     return {
         each.instance_id: [p for owned in each.assignment for p in owned.partitions]
