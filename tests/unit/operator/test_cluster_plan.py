@@ -493,3 +493,13 @@ def test_what_is_said_of_a_paused_cluster_is_not_said_of_its_newer_spec() -> Non
     assert paused["conditions"][0] == ready
     assert paused["conditions"][1]["observedGeneration"] == 2
     assert paused_status(paused, generation=2, now="later") == paused
+
+
+def test_a_spread_that_would_move_nothing_is_not_begun_again_and_again(world: World) -> None:
+    world.replicas = {0: 12, 1: 12, 2: 0}
+    seen = world.see()
+    assert actions.Rebalance() in plan_cluster(seen, new_secret="hush").actions
+    assert seen.admin is not None
+    asked = Admin(**{**_fields(seen.admin), "spread_moves": 0})
+    seen = Cluster(**{**_fields(seen), "admin": asked})
+    assert plan_cluster(seen, new_secret="hush").actions == ()

@@ -20,7 +20,10 @@ def asked() -> list[Key]:
 
 @pytest.fixture
 def desk(asked: list[Key]) -> Desk:
-    return Desk(lambda key, delay_s: asked.append(key))
+    def ask(key: Key, *, delay_s: float, urgent: bool = False) -> None:
+        asked.append(key)
+
+    return Desk(ask)
 
 
 def topic(name: str, revision: int = 1, **changes: Any) -> dict[str, Any]:

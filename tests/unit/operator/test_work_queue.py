@@ -114,7 +114,7 @@ async def test_a_pass_that_hangs_is_ended_and_others_go_on_meanwhile() -> None:
         await until(lambda: seen.errors[:1] == ["TimeoutError"])
 
 
-async def test_news_does_not_shorten_the_pause_of_what_fails_again_and_again() -> None:
+async def test_only_a_person_shortens_the_pause_of_what_fails_again_and_again() -> None:
     async def work(key: Key) -> None:
         raise Expected("refused")
 
@@ -126,6 +126,8 @@ async def test_news_does_not_shorten_the_pause_of_what_fails_again_and_again() -
         queue.ask(ONE, delay_s=0)
         await asyncio.sleep(0.05)
         assert len(seen.errors) == 2
+        queue.ask(ONE, delay_s=0, urgent=True)
+        await until(lambda: len(seen.errors) == 3)
 
 
 async def test_no_more_passes_run_at_once_than_allowed() -> None:

@@ -61,7 +61,8 @@ class Moving:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Admin:
     """What the brokers say. `config` has what is set for the whole cluster, not defaults.
-    `refusals`: why brokers can't be drained, by topic."""
+    `refusals`: why brokers can't be drained, by topic. `spread_moves`: partitions that an even
+    spread would move, None where nobody asked."""
 
     cluster_id: str
     controller_id: int | None
@@ -74,6 +75,7 @@ class Admin:
     moving: Moving | None = None
     checks: Mapping[tuple[int, Phase], Check] = field(default_factory=dict)
     refusals: Mapping[str, str] = field(default_factory=dict)
+    spread_moves: int | None = None
 
     @property
     def replicas(self) -> int:

@@ -184,9 +184,16 @@ def _plan_out(seen: Cluster, admin: Admin) -> Part:
         moving = admin.moving
         told = f"{moving.done} of {moving.total} partitions moved"
         return Part(conditions=(progressing("Reassigning", told),))
-    if seen.spec.rebalance.auto and is_uneven(seen, admin):
+    if wants_spread(seen, admin) and admin.spread_moves != 0:
         return Part((Rebalance(),), (progressing("Reassigning", "new brokers are given data"),))
     return Part()
+
+
+def wants_spread(seen: Cluster, admin: Admin) -> bool:
+    """Whether data is to be spread; `gather` asks beforehand if that would move anything (racks
+    and small numbers of partitions can keep brokers as uneven as they are)."""
+    is_still = admin.moving is None and not leaving(seen)
+    return is_still and seen.spec.rebalance.auto and is_uneven(seen, admin)
 
 
 def is_uneven(seen: Cluster, admin: Admin) -> bool:

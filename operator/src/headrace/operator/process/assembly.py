@@ -110,9 +110,9 @@ class Operator:
     def _is_alive(self) -> bool:
         return self._state is None or self._watches.is_alive
 
-    def _ask(self, key: Key, delay_s: float) -> None:
+    def _ask(self, key: Key, *, delay_s: float, urgent: bool = False) -> None:
         if self._queue is not None:
-            self._queue.ask(key, delay_s=delay_s)
+            self._queue.ask(key, delay_s=delay_s, urgent=urgent)
 
     # --- leading ---
 

@@ -7,8 +7,9 @@ each resync, also those whose deletion nobody heard of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from headrace.operator import names
 from headrace.operator.kube import paths
@@ -28,11 +29,18 @@ ASKED_OF_ALL = ("Topic", "ConsumerGroup")
 """Kinds that are looked at cluster by cluster, all that belong to one in one pass."""
 
 
+class Ask(Protocol):
+    """Orders a pass; `urgent`: a person has changed something."""
+
+    def __call__(self, key: Key, *, delay_s: float, urgent: bool = False) -> None:
+        """See `WorkQueue.ask`."""
+
+
 @dataclass(slots=True)
 class Desk:
     """The knowledge. `ask` orders a pass; it does nothing while this process doesn't lead."""
 
-    ask: Callable[[Key, float], None]
+    ask: Ask
     _known: dict[str, dict[Name, JsonObject]] = field(
         default_factory=lambda: {kind.name: {} for kind in paths.CUSTOM}
     )
@@ -78,19 +86,20 @@ class Desk:
         meta = value["metadata"]
         cluster = (meta.get("labels") or {}).get("app.kubernetes.io/instance")
         if cluster:
-            self.ask(Key("BrokerCluster", meta["namespace"], cluster), CHILD_DELAY_S)
+            key = Key(paths.BROKER_CLUSTER.name, meta["namespace"], cluster)
+            self.ask(key, delay_s=CHILD_DELAY_S)
 
     def _note(self, kind: str, value: JsonObject) -> None:
         namespace, name = _name(value)
         if kind not in ASKED_OF_ALL:
-            self.ask(Key(kind, namespace, name), 0.0)
+            self.ask(Key(kind, namespace, name), delay_s=0.0, urgent=True)
             for each in ASKED_OF_ALL:
                 for belonging in self.of(Key(each, namespace, name)):
                     self._note(each, belonging)
             return
         key = Key(kind, namespace, cluster_of(value))
         self._news.setdefault(key, set()).add((namespace, name))
-        self.ask(key, BATCH_DELAY_S)
+        self.ask(key, delay_s=BATCH_DELAY_S)
 
     def _note_rivals(self, kind: str, value: JsonObject) -> None:
         """Others that want the same topic or group: who rules it may have changed."""

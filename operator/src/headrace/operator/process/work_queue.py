@@ -74,16 +74,19 @@ class WorkQueue:
     _entries: dict[Key, _Entry] = field(default_factory=dict)
     _woken: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def ask(self, key: Key, *, delay_s: float = SETTLE_S) -> None:
-        """A pass for the key, no later than that. One that waits after a failure waits on."""
+    def ask(self, key: Key, *, delay_s: float = SETTLE_S, urgent: bool = False) -> None:
+        """A pass for the key, no later than that. One that waits after failures waits on, unless it
+        is `urgent`: what failed may be right now that a person has changed it."""
         at = asyncio.get_running_loop().time() + delay_s
         entry = self._entries.get(key)
         if entry is None:
             self._entries[key] = _Entry(at)
         elif entry.task is not None:
             entry.asked_again = at if entry.asked_again is None else min(at, entry.asked_again)
-        elif entry.failures <= 1:
+        elif urgent or entry.failures <= 1:
             entry.at = min(entry.at, at)
+        if entry is not None and urgent:
+            entry.failures = 0
         self._woken.set()
 
     def forget(self, key: Key) -> None:

@@ -159,7 +159,21 @@ async def _checked(admin: Admin, seen: Cluster) -> seen_as.Admin:
     refusals: dict[str, str] = {}
     for broker_id in scale.to_drain(seen):
         refusals |= await _refusals(admin, broker_id)
-    return replace(seen.admin, checks=dict(zip(asked, checks, strict=True)), refusals=refusals)
+    return replace(
+        seen.admin,
+        checks=dict(zip(asked, checks, strict=True)),
+        refusals=refusals,
+        spread_moves=await _spread_moves(admin) if scale.wants_spread(seen, seen.admin) else None,
+    )
+
+
+async def _spread_moves(admin: Admin) -> int:
+    """None at all where it would be refused: nothing is begun then, and everything works as is."""
+    try:
+        plan = await admin.reassign(dry_run=True)
+    except PlanRefused:
+        return 0
+    return 0 if plan.refusals else len(plan.moves)
 
 
 async def _check(admin: Admin, broker_id: int, phase: seen_as.Phase) -> seen_as.Check:
