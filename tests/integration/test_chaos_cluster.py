@@ -25,6 +25,7 @@ from testkit.brokers import BrokerProcess
 from testkit.clusters import ClusterProcesses
 from testkit.history import assert_clean, check
 from testkit.load import Load, leaders_of, until_in_sync
+from testkit.namespaces import Net
 from testkit.proxies import Proxy
 
 TOPIC = "chaos"
@@ -311,6 +312,62 @@ async def test_a_leader_that_is_cut_off_loses_nothing(tmp_path: Path, peers_only
             await asyncio.sleep(on.dice.uniform(1, 4))
             proxies[broker_id].heal()
         await on.in_sync()
+
+
+Cut = Callable[[Net, int], None]
+
+
+def from_peers(net: Net, broker_id: int) -> None:
+    """The broker and the others hear nothing of each other; clients reach all."""
+    net.cut(broker_id, [each for each in range(3) if each != broker_id])
+
+
+def from_one_peer(net: Net, broker_id: int) -> None:
+    """Only one of the others is out of reach."""
+    net.cut(broker_id, [(broker_id + 1) % 3])
+
+
+def one_way(net: Net, broker_id: int) -> None:
+    """The others don't hear the broker, but it hears them."""
+    net.cut(broker_id, [each for each in range(3) if each != broker_id], one_way=True)
+
+
+def unplugged(net: Net, broker_id: int) -> None:
+    """Nobody reaches it, and it reaches nobody."""
+    net.unplug(broker_id)
+
+
+CUTS: list[Cut] = [from_peers, from_one_peer, one_way, unplugged]
+needs_root = pytest.mark.skipif(not Net.is_allowed(), reason="network namespaces need root")
+
+
+async def cuts_by_the_kernel(folder: Path, longest_s: float) -> None:
+    """Leaders are cut off in every way; each cut heals."""
+    seed = chosen_seed()
+    with Net(3).standing() as net:
+        cluster = ClusterProcesses(folder / "cluster")
+        for index, broker in enumerate(cluster.brokers):
+            broker.host, broker.prefix = net.hosts[index], net.prefix(index)
+        async with stage(folder, seed, cluster=cluster) as on:
+            for cut in random.Random(seed).sample(CUTS, len(CUTS)):
+                await on.in_sync()
+                cut(net, cluster.brokers.index(await on.leader()))
+                await asyncio.sleep(on.dice.uniform(1, longest_s))
+                net.heal()
+            await on.in_sync()
+
+
+@needs_root
+@pytest.mark.timeout(300)
+async def test_cuts_by_the_kernel_lose_nothing(tmp_path: Path) -> None:
+    await cuts_by_the_kernel(tmp_path, 4)
+
+
+@needs_root
+@pytest.mark.soak
+@pytest.mark.timeout(900)
+async def test_cuts_that_outlast_leases_lose_nothing(tmp_path: Path) -> None:
+    await cuts_by_the_kernel(tmp_path, 30)
 
 
 @pytest.mark.soak

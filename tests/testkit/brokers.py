@@ -34,6 +34,9 @@ class BrokerProcess:
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
         self.data_dir = folder / "broker-0"
+        self.host = "127.0.0.1"
+        self.prefix: tuple[str, ...] = ()
+        """Before the command: what runs it in a network of its own."""
         self.port, self.health_port = free_ports(2)
         self.log_path = folder / "broker.log"
         self._environment = environment
@@ -42,7 +45,7 @@ class BrokerProcess:
     @property
     def url(self) -> str:
         """Where clients reach it."""
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.host}:{self.port}"
 
     @property
     def advertised_url(self) -> str:
@@ -52,7 +55,7 @@ class BrokerProcess:
     @property
     def health_url(self) -> str:
         """Where /readyz and /metrics are."""
-        return f"http://127.0.0.1:{self.health_port}"
+        return f"http://{self.host}:{self.health_port}"
 
     @property
     def pid(self) -> int:
@@ -80,6 +83,7 @@ class BrokerProcess:
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("HEADRACE_")},
             "HEADRACE_DATA_DIR": str(self.data_dir),
+            "HEADRACE_HOST": self.host,
             "HEADRACE_PORT": str(self.port),
             "HEADRACE_HEALTH_PORT": str(self.health_port),
             "HEADRACE_DISK_RESERVE_BYTES": "1048576",
@@ -88,7 +92,7 @@ class BrokerProcess:
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
                 # Tied to this process, so that a test run that is killed leaves no broker behind.
-                [sys.executable, "-m", "headrace.cli.lifeline", str(os.getpid())]
+                [*self.prefix, sys.executable, "-m", "headrace.cli.lifeline", str(os.getpid())]
                 + ["-m", "headrace.broker"],
                 env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
