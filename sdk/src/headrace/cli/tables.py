@@ -247,6 +247,11 @@ def brokers(
     )
 
 
+def _state(broker: models.BrokerInfo, load: cluster_models.BrokerLoad | None) -> str:
+    state = "dead" if load and load.state == "dead" else broker.state
+    return f"{state}, cordoned" if load and load.cordoned else state
+
+
 def _broker_row(
     broker: models.BrokerInfo, load: cluster_models.BrokerLoad | None, *, controls: bool
 ) -> tuple[object, ...]:
@@ -254,7 +259,7 @@ def _broker_row(
     return (
         broker.id,
         broker.url,
-        "dead" if load and load.state == "dead" else broker.state,
+        _state(broker, load),
         broker.rack,
         broker.version,
         load.leaders if load else detail and detail.led_partitions,

@@ -138,13 +138,14 @@ class TopicStates(Answer):
 
 class BrokerLoad(Answer):
     """What one broker carries: partitions led, replicas held, and those of them not in sync.
-    `state` is its own, or `dead`."""
+    `state` is its own, or `dead`; a `cordoned` one gets no new replicas."""
 
     id: int
     state: str
     leaders: int
     replicas: int
     out_of_sync: int
+    cordoned: bool = False
 
 
 class TroubledPartition(Answer):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -74,8 +74,10 @@ class HealthOfCluster:
         """GET /v1/cluster/health."""
         query: HealthQuery = call.query
         sums = _Sums()
-        listed: list[TroubledPartition] = []
+        listed, troubled = 0, list[TroubledPartition]()
         statuses = self._coordination.broker_statuses()
+        cluster = self._coordination.view.cluster
+        cordoned = cluster.cordoned if cluster is not None else ()
         live = {broker_id for broker_id, status in statuses.items() if status.live}
         for turn, topic in enumerate(sorted(self._topics(), key=lambda topic: topic.name)):
             if turn % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
@@ -85,7 +87,9 @@ class HealthOfCluster:
                 sums.add(record, problems)
                 is_asked = query.topic in (None, topic.name)
                 if problems and is_asked and (query.problem or problems[0]) in problems:
-                    listed.append(_troubled(topic.name, partition, record, problems))
+                    listed += 1
+                    if listed <= query.limit:
+                        troubled.append(_troubled(topic.name, partition, record, problems))
         return json_answer(
             ClusterHealth(
                 partitions=sums.partitions,
@@ -93,9 +97,9 @@ class HealthOfCluster:
                 under_min_isr=sums.problems["under_min_isr"],
                 under_replicated=sums.problems["under_replicated"],
                 unreadable=sums.problems["unreadable"],
-                brokers=_loads(sums, statuses),
-                listed=len(listed),
-                troubled=listed[: query.limit],
+                brokers=_loads(sums, statuses, cordoned),
+                listed=listed,
+                troubled=troubled,
             )
         )
 
@@ -107,7 +111,9 @@ class HealthOfCluster:
             yield partition, self._coordination.view.record(topic.topic_id, partition)
 
 
-def _loads(sums: _Sums, statuses: Mapping[int, BrokerStatus]) -> list[BrokerLoad]:
+def _loads(
+    sums: _Sums, statuses: Mapping[int, BrokerStatus], cordoned: Collection[int]
+) -> list[BrokerLoad]:
     return [
         BrokerLoad(
             broker_id,
@@ -115,6 +121,7 @@ def _loads(sums: _Sums, statuses: Mapping[int, BrokerStatus]) -> list[BrokerLoad
             sums.leaders[broker_id],
             sums.replicas[broker_id],
             sums.replicas[broker_id] - sums.in_sync[broker_id],
+            broker_id in cordoned,
         )
         for broker_id, status in sorted(statuses.items())
     ]

@@ -36,12 +36,15 @@ from headrace.protocol.ids import TopicId
 
 log = logging.getLogger(__name__)
 
-TOPICS_PER_TURN = 100
+TOPICS_PER_TURN = 200
 """Topics looked at before the loop gets its turn."""
 
 PASSES_MAX = 10
 """Rounds over a topic until nothing is left to do; each record takes one step in a round."""
 
+
+SAID_MAX = 20
+"""Partitions named in the log for one turn's elections."""
 
 LogEndsByTopic = Mapping[str, topic_plan.LogEnds]
 """Topic -> partition -> broker -> log end, as far as known."""
@@ -122,18 +125,37 @@ class TopicSteps:
     ) -> bool:
         """One step for each of the topics' records that needs one; whether there was any. Without
         `elect` only what is missing is made (that needs no judgement on who is alive)."""
-        wanted, changed = list(names), False
-        for first in range(0, len(wanted), TOPICS_PER_TURN):
-            writes: dict[str, tuple[str | None, bytes | None]] = {}
-            brokers, load = self._statuses.current(), Load(self._view)
-            for name in wanted[first : first + TOPICS_PER_TURN]:
-                ends = log_ends.get(name) if log_ends else None
-                writes.update(self._writes_for(name, brokers, load, elect=elect, log_ends=ends))
-            if writes:
-                changed = True
-                await self._writer.update_many(writes)
-            await asyncio.sleep(0)
+        wanted, changed, load = list(names), False, Load(self._view)
+        writing: asyncio.Future[bool] | None = None
+        try:
+            for first in range(0, len(wanted), TOPICS_PER_TURN):
+                turn = wanted[first : first + TOPICS_PER_TURN]
+                writes = self._writes_of(turn, load, elect=elect, log_ends=log_ends or {})
+                if writing is not None:
+                    await writing
+                    writing = None
+                if writes:
+                    # Other topics follow while the store writes these.
+                    changed, writing = True, asyncio.ensure_future(self._writer.update_many(writes))
+                await asyncio.sleep(0)
+        finally:
+            if writing is not None:
+                await writing
         return changed
+
+    def _writes_of(
+        self, names: Iterable[str], load: Load, *, elect: bool, log_ends: LogEndsByTopic
+    ) -> dict[str, tuple[str | None, bytes | None]]:
+        brokers = self._statuses.current()
+        writes: dict[str, tuple[str | None, bytes | None]] = {}
+        notes: list[tuple[TopicObject, topic_plan.Note]] = []
+        for name in names:
+            ends = log_ends.get(name)
+            writes.update(
+                self._writes_for(name, brokers, load, elect=elect, log_ends=ends, notes=notes)
+            )
+        self._say(notes)
+        return writes
 
     async def finish_deletion(self, name: str) -> None:
         """The rest of a deletion, from wherever it stands: tombstone, shards, the object. A crash
@@ -230,6 +252,7 @@ class TopicSteps:
         *,
         elect: bool,
         log_ends: topic_plan.LogEnds | None,
+        notes: list[tuple[TopicObject, topic_plan.Note]],
     ) -> dict[str, tuple[str | None, bytes | None]]:
         topic, cluster = self._view.all_topics.get(name), self._view.cluster
         if topic is None or topic.deleting or cluster is None or not self._view.is_stored(name):
@@ -254,7 +277,7 @@ class TopicSteps:
                     frozen=self._view.stale_partitions(shard),
                     log_ends=log_ends,
                 )
-                self._say(topic, adjusted.notes)
+                notes.extend((topic, note) for note in adjusted.notes)
                 if adjusted.asks:
                     self._asks.setdefault(name, {}).update(adjusted.asks)
                 if adjusted.shard is not None and index not in wanted:
@@ -276,14 +299,22 @@ class TopicSteps:
         item = self._view.item(key)
         return item.revision if item else None
 
-    def _say(self, topic: TopicObject, notes: Iterable[topic_plan.Note]) -> None:
-        """Logs each note once, until it changes."""
-        for note in notes:
-            key = (topic.topic_id, note.partition)
-            if self._said.get(key) != note.text:
-                self._said[key] = note.text
-                level = logging.WARNING if note.possible_loss else logging.INFO
-                log.log(level, "%s-%d: %s", topic.name, note.partition, note.text)
+    def _say(self, notes: Iterable[tuple[TopicObject, topic_plan.Note]]) -> None:
+        """Logs each note once, until it changes; of many good ones at once only how many."""
+        news: list[str] = []
+        for topic, note in notes:
+            key, where = (topic.topic_id, note.partition), f"{topic.name}-{note.partition}"
+            if self._said.get(key) == note.text:
+                continue
+            self._said[key] = note.text
+            if note.possible_loss:
+                log.warning("%s: %s", where, note.text)
+            else:
+                news.append(f"{where}: {note.text}")
+        for text in news[:SAID_MAX]:
+            log.info("%s", text)
+        if len(news) > SAID_MAX:
+            log.info("and the same kind of news of %d more partitions", len(news) - SAID_MAX)
 
     async def _bury(self, topic_id: TopicId) -> None:
         await self.change_cluster(lambda cluster: topic_plan.with_tombstone(cluster, topic_id))

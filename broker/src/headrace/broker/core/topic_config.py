@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, cast
 
 from headrace.broker.core.model import ConfigValue
@@ -16,6 +17,10 @@ from headrace.protocol.errors import InvalidConfig
 from headrace.protocol.limits import BATCH_BYTES_MAX
 
 INT64_MAX = (1 << 63) - 1
+
+DISTINCT_MAX = 1_024
+"""Different combinations of settings that are kept worked out: topics have few, and ask often."""
+
 REPLICAS_MAX = 32
 
 CleanupPolicy = Literal["delete", "compact", "compact,delete"]
@@ -244,6 +249,21 @@ def effective(
 ) -> dict[str, Setting]:
     """All settings in force. A stored value that this version can't read counts as not set: it was
     written by another version or by hand, and no topic stands still for that."""
+    return dict(_effective(_frozen(config), _frozen(defaults), replicas))
+
+
+_Frozen = frozenset[tuple[str, type, ConfigValue]]
+
+
+def _frozen(config: Mapping[str, ConfigValue]) -> _Frozen:
+    """A key for what is kept worked out; with the types, as 1 equals true."""
+    return frozenset((name, type(value), value) for name, value in config.items())
+
+
+@lru_cache(DISTINCT_MAX)
+def _effective(own: _Frozen, cluster: _Frozen, replicas: int) -> Mapping[str, Setting]:
+    config = {name: value for name, _, value in own}
+    defaults = {name: value for name, _, value in cluster}
     found: dict[str, Setting] = {}
     for key in _KEYS:
         setting = first_valid(key, (("topic", config), ("cluster", defaults)))
@@ -264,10 +284,12 @@ def resolve(
     replicas: int,
 ) -> TopicConfig:
     """The settings in force, typed, with `auto` turned into what it stands for."""
-    value = {
-        name: setting.value
-        for name, setting in effective(config, defaults, replicas=replicas).items()
-    }
+    return _resolved(_frozen(config), _frozen(defaults), replicas)
+
+
+@lru_cache(DISTINCT_MAX)
+def _resolved(own: _Frozen, cluster: _Frozen, replicas: int) -> TopicConfig:
+    value = {name: setting.value for name, setting in _effective(own, cluster, replicas).items()}
     flush = value["flush.policy"]
     if flush == "auto":
         flush = "batch" if replicas == 1 else "interval"
