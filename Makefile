@@ -12,7 +12,7 @@ BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo bench bench-peers simulate e2e e2e-kind soak docs format clean
+.PHONY: help setup check test demo bench bench-peers simulate e2e e2e-kind soak docs format clean images
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | while IFS='|' read -r verb text; do printf '%-16s %s\n' "$$verb" "$$text"; done
@@ -73,6 +73,9 @@ e2e-kind: $(STAMP) ## all scenarios in a Kubernetes of three nodes in Docker (ki
 
 soak: $(STAMP) ## the long forms: kill after kill under load
 	HYPOTHESIS_PROFILE=$${HYPOTHESIS_PROFILE:-long} $(BIN)/python -m pytest -m soak --timeout 7200
+
+images: ## container images headrace, -broker, -operator, -cli, -spark (docs/images.md), with docker, podman or buildah
+	@sh images/build.sh
 
 docs: $(STAMP) ## write the generated pages of docs/ again
 	$(BIN)/python docs/generate.py
