@@ -119,7 +119,9 @@ async def live(session: aiohttp.ClientSession, url: str) -> None:
 async def pauses(folder: Path) -> dict[str, float | int]:
     """Gaps between records in each partition, as the members see them."""
     async with own_broker(folder) as cluster, Admin(cluster.bootstrap) as admin:
-        await admin.create_topic(TOPIC, partitions=PAUSES_PARTITIONS)
+        await admin.create_topic(
+            TOPIC, partitions=PAUSES_PARTITIONS, config={"flush.policy": "interval"}
+        )
         clock = time.perf_counter
         last: dict[int, float] = {}
         gaps: dict[int, float] = {}

@@ -319,6 +319,52 @@ async def test_new_topics_of_a_pattern_are_read(cluster: InMemoryCluster) -> Non
         await until(lambda: len(consumer.assignment) == 2)
 
 
+async def test_a_member_may_read_other_topics_from_now_on(cluster: InMemoryCluster) -> None:
+    cluster.create_topic("u", partitions=2)
+    heard: list[tuple[str, int]] = []
+
+    async with (
+        member(
+            cluster,
+            on_assigned=lambda _, came: heard.append(("assigned", len(came))),
+            on_revoked=lambda _, gone: heard.append(("revoked", len(gone))),
+        ) as consumer,
+        member(cluster) as other,
+    ):
+        await until(lambda: len(consumer.assignment) == len(other.assignment) == 2)
+        with pytest.raises(TopicNotFound):
+            await consumer.subscribe("nope")
+        with pytest.raises(InvalidConfig):
+            await consumer.subscribe("u", pattern="u")
+        await consumer.subscribe("u")
+        await until(lambda: consumer.assignment == {("u", 0), ("u", 1)})
+        await until(lambda: len(other.assignment) == 4)
+        await consumer.subscribe(pattern="[tu]")
+        await until(lambda: len(consumer.assignment | other.assignment) == 6)
+        await until(lambda: len(consumer.assignment) == 3 or len(other.assignment) == 4)
+        await consumer.assign([("t", 1)])
+        assert consumer.assignment == {("t", 1)}
+        await until(lambda: len(other.assignment) == 4)
+        await consumer.subscribe("u")
+        await until(lambda: consumer.assignment == {("u", 0), ("u", 1)})
+    assert ("assigned", 2) in heard
+    assert ("revoked", 2) in heard
+
+
+async def test_a_consumer_without_a_group_may_read_other_topics(cluster: InMemoryCluster) -> None:
+    cluster.create_topic("u", partitions=2)
+    async with Consumer(cluster.url, "t") as consumer:
+        await consumer.subscribe("t", "u")
+        assert len(consumer.assignment) == 6
+        await consumer.subscribe("u")
+        assert consumer.assignment == {("u", 0), ("u", 1)}
+        with pytest.raises(InvalidConfig):
+            await consumer.subscribe(pattern="t")
+    async with Consumer(cluster.url) as late:
+        await late.subscribe("t")
+        assert len(late.assignment) == 4
+
+
 async def test_broadcast_gives_everything_to_each(cluster: InMemoryCluster) -> None:
     async with (
         member(cluster, broadcast=True, instance_id="a") as first,

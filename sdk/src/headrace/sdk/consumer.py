@@ -258,6 +258,22 @@ class Consumer:
         found = {state.owner: state.failure or state.problem for state in self._states()}
         return {where: error for where, error in found.items() if error is not None}
 
+    async def subscribe(self, *topics: str, pattern: str | None = None) -> None:
+        """Reads these topics, or those whose whole name the pattern matches, instead of those
+        before; partitions of both go on where they are. In a group the others get what is given up
+        here, and what is new comes as the group gives it: the callbacks tell.
+
+        Raises:
+            TopicNotFound: there is no such topic; nothing has changed.
+            InvalidConfig: both or neither, or a pattern without a group.
+        """
+        names = tuple(check_name(topic, kind="topic") for topic in topics)
+        if bool(names) == (pattern is not None):
+            raise InvalidConfig("subscribe() takes topics or pattern=, one of them")
+        session = self._opened()
+        await session.subscribe(names, pattern)
+        await self._start()
+
     async def assign(self, partitions: Iterable[Partition]) -> None:
         """Reads exactly these partitions from now on, starting as the class says. Those that were
         read before stay where they are.
@@ -266,7 +282,7 @@ class Consumer:
             TopicNotFound, PartitionNotFound: there is no such place.
         """
         wanted = {TopicPartition(*where) for where in partitions}
-        self._opened().subscription.topics = ()
+        self._opened().forget_topics()
         session = await self._start()
         await session.leave()
         session.progress.give_back()

@@ -26,6 +26,14 @@ HeaderValues = Mapping[str, str]
 Credentials = HeaderValues | Callable[[], HeaderValues | Awaitable[HeaderValues]]
 
 
+def _is_expression(text: str) -> bool:
+    try:
+        re.compile(text)
+    except re.error:
+        return False
+    return True
+
+
 def _check(*, holds: bool, message: str) -> None:
     if not holds:
         raise InvalidConfig(message)
@@ -262,6 +270,10 @@ class ConsumerSettings:
             holds=self.group is not None
             or not (self.broadcast or self.pattern or self.instance_id),
             message="broadcast=, pattern= and instance_id= need a group=",
+        )
+        _check(
+            holds=self.pattern is None or _is_expression(self.pattern),
+            message=f"pattern= is a regular expression, and {self.pattern!r} is none",
         )
         _check(
             holds=self.instance_id is None

@@ -345,6 +345,10 @@ class Consumer(_Facade[_consumer.Consumer]):
         """The partitions that are paused."""
         return self._async.paused
 
+    def subscribe(self, *topics: str, pattern: str | None = None) -> None:
+        """Reads these topics, or those of the pattern, instead of those before."""
+        self._call(self._async.subscribe(*topics, pattern=pattern))
+
     def assign(self, partitions: Iterable[Partition]) -> None:
         """Reads exactly these partitions from now on."""
         self._call(self._async.assign(partitions))

@@ -113,8 +113,8 @@ class Membership:
             HeadraceError: the topics of the pattern can't be looked up.
         """
         if self._pattern is not None:
-            self._topics = await self._matching()
-            self._tasks.spawn(self._watch_topics())
+            self._topics = await self._matching(self._pattern)
+        self._tasks.spawn(self._watch_topics())
         self._main = self._tasks.spawn(self._run())
 
     async def settled(self, timeout: float) -> None:
@@ -312,24 +312,39 @@ class Membership:
         if new:
             await self._reader.receive(new)
 
-    # --- topics of a pattern ----------------------------------------------------------------------
+    # --- topics ---------------------------------------------------------------------------------
 
-    async def _matching(self) -> tuple[str, ...]:
-        assert self._pattern is not None
+    async def subscribe(self, topics: Sequence[str], pattern: str | None) -> None:
+        """Asks for these topics, or those of the pattern, from now on.
+
+        Raises:
+            HeadraceError: the topics of the pattern can't be looked up.
+        """
+        self._pattern = None if pattern is None else re.compile(pattern)
+        self._ask_for(topics if self._pattern is None else await self._matching(self._pattern))
+
+    def _ask_for(self, topics: Sequence[str]) -> None:
+        if tuple(topics) != self._topics:
+            self._topics, self._topics_version = tuple(topics), self._topics_version + 1
+            self._urgent.set()
+
+    async def _matching(self, pattern: re.Pattern[str]) -> tuple[str, ...]:
         names = await self._calls.topic_names()
-        return tuple(sorted(name for name in names if self._pattern.fullmatch(name)))
+        return tuple(sorted(name for name in names if pattern.fullmatch(name)))
 
     async def _watch_topics(self) -> None:
         while True:
             await asyncio.sleep(self._topics_interval)
+            pattern = self._pattern
+            if pattern is None:
+                continue
             try:
-                found = await self._matching()
+                found = await self._matching(pattern)
             except HeadraceError as error:
                 log.debug("the topics could not be looked up: %s", error)
                 continue
-            if found != self._topics:
-                self._topics, self._topics_version = found, self._topics_version + 1
-                self._urgent.set()
+            if self._pattern is pattern:
+                self._ask_for(found)
 
 
 def _note_end(work: asyncio.Future[None]) -> None:

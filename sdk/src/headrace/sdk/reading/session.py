@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from headrace.protocol.errors import HeadraceError, PartitionNotFound
 from headrace.protocol.ids import TopicPartition
@@ -115,7 +115,7 @@ class Session:
         """Lets the group say what is read here."""
         settings, timeouts = self._settings, self._client.settings
         assert settings.group is not None
-        await self.subscription.require_topics()
+        await self.subscription.require(self.subscription.topics)
         self._reader = GroupReader(
             self.fetcher,
             self.progress,
@@ -141,6 +141,32 @@ class Session:
         self.handouts.may_be_empty = True
         self.handouts.topics_may_go = settings.pattern is not None
         self.handouts.may_hand_out = lambda: membership.may_hand_out
+
+    async def subscribe(self, topics: Sequence[str], pattern: str | None) -> None:
+        """Reads these topics from now on, as far as the group gives them.
+
+        Raises:
+            HeadraceError: they can't be looked up; then nothing has changed.
+        """
+        settings = replace(self._settings, pattern=pattern)
+        if topics:
+            await self.subscription.require(topics)
+        self.subscription.topics, self._settings = tuple(topics), settings
+        self.handouts.topics_may_go = pattern is not None
+        if not self.is_started:
+            return
+        if self.membership is not None:
+            await self.membership.subscribe(topics, pattern)
+        elif self._is_to_join:
+            await self.subscription.replace([])
+            await self._join()
+        else:
+            await self.subscription.replace_topics()
+
+    def forget_topics(self) -> None:
+        """Partitions are assigned from now on."""
+        self.subscription.topics = ()
+        self._settings = replace(self._settings, pattern=None)
 
     def _topic_id_of(self, where: TopicPartition) -> str | None:
         state = self.fetcher.states.get(where)

@@ -88,13 +88,18 @@ class Subscription:
             self._fetcher.states[state.owner] = state
         self._fetcher.pump()
 
-    async def require_topics(self) -> None:
+    async def require(self, topics: Sequence[str]) -> None:
         """Refuses topics that aren't there.
 
         Raises:
             TopicNotFound.
         """
-        await self._all_partitions()
+        for topic in topics:
+            await self._view.topic(topic)
+
+    async def replace_topics(self) -> None:
+        """Reads exactly the partitions of `topics` from now on."""
+        await self.replace(await self._all_partitions())
 
     async def prepare(self, wanted: Mapping[TopicPartition, str]) -> list[PartitionState]:
         """Partitions (with their topics' ids) ready to be read, at the committed offset, else as
