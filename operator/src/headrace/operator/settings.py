@@ -6,6 +6,7 @@ Nothing about clusters is here: that is in the resources.
 from __future__ import annotations
 
 import os
+import re
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -14,6 +15,11 @@ from typing import Any
 from headrace.protocol.errors import InvalidConfig
 
 PREFIX = "HEADRACE_OPERATOR_"
+_SERVICE_LINK = re.compile(
+    r"^HEADRACE_OPERATOR(_METRICS)?_(SERVICE_HOST|SERVICE_PORT.*|PORT|PORT_\d+_(TCP|UDP).*)$"
+)
+"""What Kubernetes tells pods of a Service that is called as the operator."""
+
 _TRUE, _FALSE = frozenset({"1", "true", "yes", "on"}), frozenset({"0", "false", "no", "off"})
 
 
@@ -91,7 +97,7 @@ def load(environment: Mapping[str, str]) -> Settings:
     known = {each.name: each for each in fields(Settings)}
     found: dict[str, Any] = {}
     for key, text in environment.items():
-        if not key.startswith(PREFIX):
+        if not key.startswith(PREFIX) or _SERVICE_LINK.search(key):
             continue
         name = key.removeprefix(PREFIX).lower()
         if name not in known:

@@ -28,7 +28,7 @@ REMEMBERED_MAX = 4_096
 """Events that are remembered for that."""
 
 MESSAGE_MAX = 1_000
-"""Characters; the API server takes 1,024."""
+"""Bytes; the API server takes 1,024."""
 
 Severity = Literal["Normal", "Warning"]
 
@@ -88,7 +88,7 @@ class Events:
             },
             "type": severity,
             "reason": reason,
-            "message": message[:MESSAGE_MAX],
+            "message": message.encode()[:MESSAGE_MAX].decode(errors="ignore"),
             "action": reason,
             "eventTime": now.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             "firstTimestamp": now.strftime("%Y-%m-%dT%H:%M:%SZ"),

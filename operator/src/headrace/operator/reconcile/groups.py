@@ -50,6 +50,12 @@ from headrace.protocol.errors import (
 )
 from headrace.sdk import Admin
 
+TOGETHER = 5.0
+"""Groups whose times lie within this part of the interval are looked at together."""
+
+GROUPS_PER_SECOND = 20.0
+"""The most groups of one cluster that are asked for, on average: many are asked for less often."""
+
 
 class Groups:
     """Passes for ConsumerGroups. `pass_over` is what the work queue calls, with a cluster as the
@@ -75,7 +81,8 @@ class Groups:
             self._schedules.pop(key, None)
             return None
         schedule.keep_only(known)
-        due = self._desk.take_news(key) | schedule.due(_now())
+        # Those that are nearly due come along, so that a cluster's groups are asked for together.
+        due = self._desk.take_news(key) | schedule.due(_now() + self._poll_s / TOGETHER)
         raws = [known[name] for name in sorted(due & known.keys())]
         try:
             if raws:
@@ -114,7 +121,8 @@ class Groups:
             if has_failed:
                 schedule.failed(_name(raw), _now())
             else:
-                schedule.again(_name(raw), _now() + self._poll_s)
+                among = len(self._desk.of(key))
+                schedule.again(_name(raw), _now() + max(self._poll_s, among / GROUPS_PER_SECOND))
 
     async def _reconcile(
         self, key: Key, raw: JsonObject, admin: Admin, topics: frozenset[str]
