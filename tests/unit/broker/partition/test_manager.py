@@ -16,7 +16,14 @@ from headrace.broker.clock import SystemClock
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.membership import Identity
 from headrace.broker.core import encoding
-from headrace.broker.core.model import Generation, Leader, Member, PartitionRecord, Shard
+from headrace.broker.core.model import (
+    Generation,
+    Leader,
+    Member,
+    PartitionRecord,
+    Shard,
+    TopicObject,
+)
 from headrace.broker.lifecycle import Lifecycle
 from headrace.broker.log.files import Disk, Entry
 from headrace.broker.log.logs import Logs
@@ -32,6 +39,7 @@ from headrace.protocol.compression import Buffer
 from headrace.protocol.errors import StorageFull
 from headrace.protocol.ids import TopicId, TopicIdPartition
 from headrace.protocol.models import DeleteRecordsPart
+from headrace.protocol.names import OFFSETS_TOPIC
 from headrace.protocol.requests import ACKS_LEADER
 from testkit.logs import sealed
 from testkit.peer_net import PeerNet
@@ -266,6 +274,31 @@ async def test_what_was_cut_after_a_power_cut_goes_once_another_replica_is_in_sy
     await again.manager.apply_retention()
     assert not cut.exists()
     await again.stop()
+
+
+async def test_a_role_that_couldnt_be_taken_at_once_is_taken_later(machine: Machine) -> None:
+    view = machine.coordination.view
+    key = keys.shard(OFFSETS_TOPIC, 0)
+    item = view.item(key)
+    assert item is not None
+    shard = encoding.decode_shard(item.value)
+    assert isinstance(shard, Shard)
+    records = [r for r in shard.records if isinstance(r, PartitionRecord)]
+    faults = [RuntimeError("can't start new thread")]
+    led: list[int] = []
+
+    def lead(partition: Partition, topic: TopicObject) -> None:
+        if faults:
+            raise faults.pop()
+        led.append(partition.leader_epoch)
+
+    machine.manager.on_lead = lead
+    again = replace(records[0], partition_epoch=1, leader_epoch=1)
+    value = encoding.encode_shard(replace(shard, records=(again, *records[1:])))
+    view.apply([Put(Item(key, value, "elected again"))])
+    async with asyncio.timeout(5):
+        while 1 not in led:
+            await asyncio.sleep(0.02)
 
 
 class Poor(ChangingDisk):

@@ -326,8 +326,8 @@ class PartitionManager:
         match event:
             case RecordChanged(topic=topic, record=record):
                 where = TopicIdPartition(topic.topic_id, record.partition)
+                self._mark([where])  # first: a role that can't be taken now is tried again
                 self._take_role(where, record)
-                self._mark([where])
             case TopicChanged(topic=topic):
                 self._mark(_partitions_of(topic))
             case TopicTombstoned(topic_id=topic_id):
