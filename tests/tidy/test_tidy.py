@@ -171,3 +171,16 @@ def test_the_imports_keep_their_layers() -> None:
         cwd=ROOT, capture_output=True, text=True, timeout=100,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_no_attribute_is_read_before_an_await_and_written_after_it() -> None:
+    """`self.x |= await f()` reads x, waits, and forgets what others wrote into x meanwhile."""
+    found = [
+        f"{_relative(file)}:{node.lineno}"
+        for file in SOURCES
+        for node in ast.walk(ast.parse(TEXTS[file]))
+        if isinstance(node, ast.AugAssign)
+        and isinstance(node.target, ast.Attribute)
+        and any(isinstance(each, ast.Await) for each in ast.walk(node.value))
+    ]
+    assert found == []

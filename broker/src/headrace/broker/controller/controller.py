@@ -159,7 +159,8 @@ class Controller:
         if now_s - self._renewed_s >= RENEW_PERIOD_S:
             await self._hold_lease()
             self._renewed_s = now_s
-            self._all_dirty |= await self._statuses.look()
+            has_changed = await self._statuses.look()
+            self._all_dirty |= has_changed  # not in one: events come while it looks
             self._dirty |= self._unanswered
         if not self.is_controller:
             return

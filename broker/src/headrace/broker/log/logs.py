@@ -181,7 +181,8 @@ class Logs:
             StorageFull, PartitionOffline: they can't be made.
         """
         try:
-            self._made |= await self._io.run(self._volume.create_partitions, list(wanted))
+            made = await self._io.run(self._volume.create_partitions, list(wanted))
+            self._made |= made
         except OSError as error:
             raise _refused(error) from error
 
