@@ -224,8 +224,13 @@ async def test_records_deleted_at_the_leader_are_deleted_at_the_followers(
     other = clients[(first.leader + 1) % 3]
     await partition_once(other, "t", not_led_by=first.leader)
     path = routes.fill(routes.PARTITION_RECORDS, topic="t", partition=0)
-    answer = await other.good("GET", f"{path}?offset=7&max_records=1000")
-    assert [record["offset"] for record in answer["records"]] == [7, 8, 9, 10]
+    deadline = time.monotonic() + 10
+    while True:  # a new leader has to hear first that the last record is committed
+        answer = await other.good("GET", f"{path}?offset=7&max_records=1000")
+        if [record["offset"] for record in answer["records"]] == [7, 8, 9, 10]:
+            break
+        assert time.monotonic() < deadline, answer
+        await asyncio.sleep(0.05)
     early = await other.call("GET", f"{path}?offset=6")
     assert early.code == "offset_out_of_range"
 

@@ -278,6 +278,8 @@ async def test_what_was_cut_after_a_power_cut_goes_once_another_replica_is_in_sy
 
 async def test_a_role_that_couldnt_be_taken_at_once_is_taken_later(machine: Machine) -> None:
     view = machine.coordination.view
+    await asyncio.sleep(0.5)  # a change of the cluster object makes everything looked at as well
+    await machine.manager.settled()
     key = keys.shard(OFFSETS_TOPIC, 0)
     item = view.item(key)
     assert item is not None
