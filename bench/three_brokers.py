@@ -6,6 +6,7 @@ rate      acks=all on three replicas beside acks=1 on one broker, in pairs
 kill      SIGKILL of a leader under load: from the kill to the next acknowledged record
 stop      the same by SIGTERM: the longest pause, and whether a send failed
 copy      a replica of 1 GB goes to another broker, unthrottled and throttled
+kafka     `rate` with Kafka's beside it; only by --only, with the packages of `make bench-peers`
 """
 
 from __future__ import annotations
@@ -80,11 +81,51 @@ async def rate(folder: Path, rounds: int) -> Figures:
         "share, pair by pair": spread([share(pair) for pair in pairs], digits=2),
         "one: brokers' CPU us a record": spread([each["cpu_us"] for each in alone], digits=2),
         "three: brokers' CPU us a record": spread([each["cpu_us"] for each in copied], digits=2),
-        "client CPU us a record, one and three": [
-            spread([each["client_cpu_us_per_record"] for each in side], digits=2)
-            for side in (alone, copied)
-        ],
+        "one: client's CPU us a record": spread(
+            [each["client_cpu_us_per_record"] for each in alone], digits=2
+        ),
+        "three: client's CPU us a record": spread(
+            [each["client_cpu_us_per_record"] for each in copied], digits=2
+        ),
     }
+
+
+async def kafka(folder: Path, rounds: int) -> Figures:
+    """Four in turn: one and three brokers, one and three nodes of Kafka; the first turn is
+    dropped."""
+    from systems.kafka_trio import kafka_cluster
+
+    found: dict[str, list[float]] = {}
+    async with (
+        own_cluster(folder / "one", brokers=1) as one,
+        own_cluster(folder / "three", brokers=3) as three,
+        kafka_cluster(folder / "kafka-one", nodes=1) as kafka_one,
+        kafka_cluster(folder / "kafka-three", nodes=3) as kafka_three,
+    ):
+        for number in range((rounds or PAIRS) + 1):
+            figures = {
+                "Headrace, one, acks=1": await rate_of(one, replicas=1, acks="1"),
+                "Headrace, three, acks=all": await rate_of(three, replicas=3, acks="all"),
+                "Kafka, one, acks=1": await kafka_one.produce(RECORDS, "1"),
+                "Kafka, three, acks=all": await kafka_three.produce(RECORDS, "all"),
+            }
+            say(", ".join(f"{name}: {value:,.0f}" for name, value in figures.items()))
+            for name, value in figures.items() if number else ():
+                found.setdefault(name, []).append(value)
+    shares = {
+        name: [b / a for a, b in zip(found[f"{name}, one, acks=1"], three_, strict=True)]
+        for name in ("Headrace", "Kafka")
+        for three_ in [found[f"{name}, three, acks=all"]]
+    }
+    return {
+        **{f"{name}: records/s": spread(values) for name, values in found.items()},
+        **{f"{name}'s share": spread(values, digits=2) for name, values in shares.items()},
+    }
+
+
+async def rate_of(cluster: DevCluster, *, replicas: int, acks: str) -> float:
+    """Records a second."""
+    return (await produce(cluster, replicas=replicas, acks=acks))["records_per_s"]
 
 
 def share(pair: tuple[dict[str, float], dict[str, float]]) -> float:
@@ -327,18 +368,19 @@ def say(text: str) -> None:
 
 
 PARTS = {"rate": rate, "kill": kill, "stop": stop, "copy": copy}
+BESIDE = {"kafka": kafka}
 
 
 async def main() -> None:
     """Measure what is asked for, show it."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--only", choices=[*PARTS, *BESIDE])
     parser.add_argument("--rounds", type=int, default=0, help="else each part's own number")
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     found: dict[str, Figures] = {}
-    for name, measure in PARTS.items():
-        if options.only in (None, name):
+    for name, measure in {**PARTS, **BESIDE}.items():
+        if options.only == name or (options.only is None and name in PARTS):
             with data_folder() as folder:
                 rounds = options.rounds or (PAIRS if name == "rate" else 0)
                 found[name] = await measure(folder, rounds)
