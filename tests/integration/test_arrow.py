@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -84,3 +87,34 @@ def test_without_pyarrow_the_error_says_what_to_install() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "pip install 'headrace[arrow]'" in done.stderr.splitlines()[-1]
+
+
+EXAMPLES = Path(__file__).parents[2] / "examples/arrow"
+
+
+@pytest.mark.parametrize(
+    ("library", "shown"),
+    [
+        ("pandas", [r"0 .* 20 +340", r"1 .* 10 +170"]),
+        ("polars", [r"AA +┆ 20 +┆ 9.5", r"UA +┆ 10 +┆ 4.5"]),
+        ("duckdb", [r"AA +│ +20 │ +340", r"UA +│ +10 │ +170"]),
+    ],
+)
+def test_the_examples_compute_what_is_there(
+    broker: BrokerProcess, library: str, shown: list[str]
+) -> None:
+    if importlib.util.find_spec(library) is None:
+        pytest.skip(f"needs pip install {library}")
+    topic = f"with-{library}"
+    with Admin(broker.url) as admin, Producer(broker.url) as producer:
+        admin.create_topic(topic, partitions=2)
+        for partition, (key, count) in enumerate([(b"AA", 20), (b"UA", 10)]):
+            values = [b'{"arr_delay": %2d}' % index for index in range(count)]
+            producer.send_many(topic, values, keys=[key] * count, partition=partition)
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / f"with_{library}.py", broker.url, topic],
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    for pattern in shown:
+        assert re.search(pattern, done.stdout), done.stdout
