@@ -88,7 +88,7 @@ PLANS: dict[str, Plan] = {
         brokers=1, mins=(1,), records=6, config={"flush.policy": "batch", "segment.ms": 1},
     ),
     "tiny": Plan(
-        {**CRASHES, **CUTS, "elect": 2.0, "let_go": 3.0, "shrink": 2.0, "broken": 1.5},
+        {**CRASHES, **CUTS, "elect": 2.0, "let_go": 3.0, "shrink": 4.0, "broken": 1.5},
         weathers=(FAIR, ROUGH), biased=True,
     ),
     "store": Plan({**STORE, **CUTS, "kill": 1.0, "start": 3.0, "let_go": 2.0, "elect": 1.0},
@@ -96,7 +96,7 @@ PLANS: dict[str, Plan] = {
     "group": Plan(
         {**CUTS, "kill": 3.0, "start": 6.0, "stop": 1.0, "power_cut": 1.0, "elect": 3.0,
          "let_go": 2.0, "store_away": 0.5, "store_back": 2.0, "member_joins": 2.0,
-         "member_leaves": 1.0, "member_killed": 1.0, "member_paused": 2.0},
+         "member_leaves": 2.0, "member_killed": 2.0, "member_paused": 2.0},
         mins=(2,), producers=0, members=3, acts_count=8, pause_s=4.0,
         weathers=(FAIR, ROUGH), biased=True,
     ),
