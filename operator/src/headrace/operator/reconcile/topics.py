@@ -24,7 +24,7 @@ from headrace.operator.kube.errors import KubernetesError
 from headrace.operator.kube.events import Events
 from headrace.operator.process.desk import Desk, Name
 from headrace.operator.process.work_queue import Key
-from headrace.operator.reconcile.ask_brokers import admin_of, at_once, every
+from headrace.operator.reconcile.ask_brokers import AT_ONCE, admin_of, at_once, every
 from headrace.operator.reconcile.clusters import condition_of
 from headrace.operator.reconcile.look_at_cluster import brokers_pods
 from headrace.operator.reconcile.read_resource import (
@@ -66,7 +66,8 @@ WRITES_AT_ONCE = 12
 @dataclass(slots=True)
 class _Work:
     """A Topic on its way through a pass. `failure`: what went wrong with it; `released`: nothing
-    holds the resource any more; `is_stale`: somebody has changed it meanwhile."""
+    holds the resource any more; `is_stale`: somebody has changed it meanwhile;
+    `is_deleted`: its topic was deleted in this pass."""
 
     raw: JsonObject
     resource: TopicResource
@@ -76,6 +77,7 @@ class _Work:
     failure: Condition | None = None
     released: bool = False
     is_stale: bool = False
+    is_deleted: bool = False
 
     @property
     def name(self) -> Name:
@@ -92,6 +94,7 @@ class Topics:
         self._poll_s = poll_s
         self._schedules: dict[Key, Schedule] = {}
         self._writing = asyncio.Semaphore(WRITES_AT_ONCE)
+        self._asking = asyncio.Semaphore(AT_ONCE)
 
     async def pass_over(self, key: Key) -> float | None:
         """One pass; in how many seconds the next.
@@ -184,12 +187,35 @@ class Topics:
             for work in left:
                 state = facts.get(work.resource.subject)
                 work.fact = None if state is None else _fact(state)
+            await every(lambda work: self._look_twice(work, admin), left)
+            for work in left:
                 work.plan = topic_plan.plan_topic(work.resource, work.fact, work.ruler)
-            left = [work for work in left if work.plan.actions]
+            left = [work for work in left if work.plan.actions and work.failure is None]
             await self._hold_and_release(left)
             await self._ask(left, admin, size)
             left = [work for work in left if work.failure is None and not work.released]
         return True
+
+    async def _look_twice(self, work: _Work, admin: Admin) -> None:
+        """Before a deleted resource is let go because its topic isn't there: who said so
+        may not have heard of it yet. Asked for one by name, it looks into the store."""
+        resource = work.resource
+        if resource.deleting_s is None or work.fact is not None or work.is_deleted:
+            return
+        if not resource.has_finalizer or resource.spec.deletion_policy != "Delete":
+            return
+        try:
+            async with self._asking:
+                found = await admin.describe_topic(resource.subject)
+        except TopicNotFound:
+            return
+        except HeadraceError as error:
+            work.failure = condition_of(error)
+            return
+        size = len(found.partitions)
+        work.fact = TopicFact(
+            name=found.name, topic_id=found.topic_id, partitions=size, replicas=found.replicas
+        )
 
     async def _hold_and_release(self, works: Iterable[_Work]) -> None:
         async def one(work: _Work) -> None:
@@ -240,6 +266,7 @@ class Topics:
     async def _delete(self, work: _Work, admin: Admin) -> None:
         try:
             await admin.delete_topic(work.resource.subject)
+            work.is_deleted = True
         except TopicNotFound:
             return
         except HeadraceError as error:
