@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from headrace.broker.core import transitions
 from headrace.broker.core.election import (
+    NO_LOG,
     Elected,
     LogEnd,
     Offline,
@@ -160,7 +161,7 @@ def test_after_a_power_cut_of_all_the_longest_log_leads_once_all_are_known() -> 
 
 
 def test_a_member_missing_for_good_needs_an_unclean_election() -> None:
-    decision = decide(_lost_by_all(3, unclean=True), _back(1))  # alone, so there is nobody to ask
+    decision = decide(_lost_by_all(3, unclean=True), _back(1), {1: LogEnd(1, 9)})
     assert isinstance(decision, Elected)
     assert decision.record.recovery == "unclean"
     assert isinstance(decide(_lost_by_all(3), _back(1)), Offline)
@@ -174,6 +175,22 @@ def test_an_unclean_election_asks_first_who_has_lost_least() -> None:
     decision = decide(_lost_by_all(3, unclean=True), _back(0, 1), ends)
     assert isinstance(decision, Elected)
     assert decision.record.leader == Leader(1, 2)
+
+
+def test_an_unclean_election_passes_over_a_log_that_cant_be_used() -> None:
+    record = _lost_by_all(3, unclean=True)
+    decision = decide(record, _back(0, 1), {0: NO_LOG, 1: LogEnd(0, 1)})
+    assert isinstance(decision, Elected)
+    assert decision.record.leader == Leader(1, 2)
+    alone = decide(record, _back(0))
+    assert isinstance(alone, Offline)
+    assert alone.ask == (0,)
+    assert isinstance(decide(record, _back(0), {0: NO_LOG}), Offline)
+
+
+def test_a_broken_log_among_all_members_is_none_that_decides() -> None:
+    ends = {0: LogEnd(1, 9), 1: NO_LOG, 2: LogEnd(2, 4)}
+    assert isinstance(decide(_lost_by_all(3), _back(0, 1, 2), ends), Offline)
 
 
 @given(records(), clusters, st.sampled_from(BROKERS))

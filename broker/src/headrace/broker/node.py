@@ -21,7 +21,7 @@ from headrace.broker.controller.coordination import Coordination
 from headrace.broker.controller.membership import Identity
 from headrace.broker.controller.timing import SYSTEM_TIME, TimeSource
 from headrace.broker.controller.view import TopicChanged, TopicTombstoned, ViewEvent
-from headrace.broker.core.election import LogEnd
+from headrace.broker.core.election import NO_LOG, LogEnd
 from headrace.broker.core.model import TopicObject
 from headrace.broker.core.standing import Standing
 from headrace.broker.disk_space import DiskGuard
@@ -178,9 +178,12 @@ class Node:
         return None if found is None else found.url
 
     def _log_end_of(self, topic_id: TopicId, partition: int) -> LogEnd | None:
-        """How far the replica here goes; None while its log isn't open or can't be read."""
-        found = self.partitions.get(TopicIdPartition(topic_id, partition))
-        if found is None or found.log.failure is not None:
+        """How far the replica here goes; None while its log isn't open."""
+        where = TopicIdPartition(topic_id, partition)
+        found = self.partitions.get(where)
+        if self.partitions.has_lost(where) or (found and found.log.failure is not None):
+            return NO_LOG
+        if found is None:
             return None
         return LogEnd(found.log.last_epoch, found.log.end_offset)
 

@@ -36,6 +36,10 @@ class LogEnd(NamedTuple):
     offset: int
 
 
+NO_LOG = LogEnd(-2, -2)
+"""The end of a log that can't be used: broken, lost, or not to be opened for now."""
+
+
 @dataclass(frozen=True, slots=True)
 class Elected:
     """The record with its new leader, and why this one."""
@@ -219,7 +223,7 @@ def _last_resort(record: PartitionRecord, brokers: Brokers, ends: Mapping[int, L
 def _longest_of_members(
     record: PartitionRecord, members: list[int], brokers: Brokers, ends: Mapping[int, LogEnd]
 ) -> Decision:
-    unknown = tuple(broker for broker in members if broker not in ends)
+    unknown = tuple(broker for broker in members if ends.get(broker, NO_LOG) == NO_LOG)
     if unknown and len(members) > 1:
         return Offline("all members lost log contents; their log ends decide", ask=unknown)
     best = members[0] if len(members) == 1 else _longest(record, members, ends)
@@ -235,8 +239,11 @@ def _unclean(record: PartitionRecord, brokers: Brokers, ends: Mapping[int, LogEn
     if not live:
         return Offline("no replica is live")
     unknown = tuple(broker for broker in live if broker not in ends)
-    if unknown and len(live) > 1:
+    if unknown:  # also a sole one: its log may be the one that broke
         return Offline("an unclean election: the log ends of the live replicas decide", ask=unknown)
+    live = [broker for broker in live if ends[broker] != NO_LOG]
+    if not live:
+        return Offline("the log of no live replica can be used")
     best = _longest(record, live, ends)
     status = brokers[best]
     step = transitions.elect_unclean(

@@ -183,6 +183,10 @@ class PartitionManager:
         """The partition if its log is open here."""
         return self._partitions.get(where)
 
+    def has_lost(self, where: TopicIdPartition) -> bool:
+        """Whether the replica was here, and its directory is gone."""
+        return where in self._lost
+
     def find(self, where: TopicIdPartition) -> Partition:
         """The partition with its log open here.
 
