@@ -159,7 +159,8 @@ class Operator:
         first = first_cluster.apply(self._kube, self._first) if self._first else None
         applying = asyncio.create_task(first) if first else None
         try:
-            self._desk.ask_for_all()
+            # Afresh: what a candidate has heard may be older than what the last leader did.
+            await self._list_all()
             await self._queue.run()
         finally:
             if applying is not None:
