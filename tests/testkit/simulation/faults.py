@@ -60,6 +60,8 @@ class Plan:
     acts: dict[str, float]
     brokers: int = 3
     mins: tuple[int, ...] = (2, 2, 1)
+    partitions: int = 1
+    """All in one object of the store."""
     records: int = 3
     producers: int = 1
     members: int = 0
@@ -90,6 +92,10 @@ PLANS: dict[str, Plan] = {
     "tiny": Plan(
         {**CRASHES, **CUTS, "elect": 2.0, "let_go": 3.0, "shrink": 4.0, "broken": 1.5},
         weathers=(FAIR, ROUGH), biased=True,
+    ),
+    "many": Plan(
+        {**CRASHES, **CUTS, **STORE, "elect": 3.0, "let_go": 3.0, "shrink": 3.0, "broken": 0.5},
+        partitions=3, producers=3, weathers=(FAIR, ROUGH), biased=True,
     ),
     "store": Plan({**STORE, **CUTS, "kill": 1.0, "start": 3.0, "let_go": 2.0, "elect": 1.0},
                   weathers=(ROUGH, SLOW), biased=True),
@@ -187,12 +193,13 @@ class Fate:
         old, new = encoding.decode_shard(before.value), encoding.decode_shard(after.value)
         if not isinstance(old, Shard) or not isinstance(new, Shard):
             return
-        was, record = old.records[0], new.records[0]
+        number = self._rng.randrange(min(len(old.records), len(new.records)))
+        was, record = old.records[number], new.records[number]
         if not isinstance(was, PartitionRecord) or not isinstance(record, PartitionRecord):
             return
         added = [m.broker_id for m in record.isr if m not in was.isr]
         if added and self._rng.random() < 0.3:
-            self.world.loop.at(0.0, self._elect, added[-1])
+            self.world.loop.at(0.0, self._elect, added[-1], number)
 
     def _on_name(self, broker: SimBroker) -> None:
         """A name that isn't on the disk yet: the power is cut now, or a little later."""
@@ -228,11 +235,11 @@ class Fate:
 
     def _may_lose(self, victim: SimBroker) -> bool:
         """A1: another member of ISR or ELR has standing and all its bytes."""
-        record = self.world.record()
-        if record is None or self.plan.brokers == 1:
+        records = [self.world.record(number) for number in range(self.plan.partitions)]
+        if None in records or self.plan.brokers == 1:
             return "flush.policy" in self.plan.config
         was, victim.has_lost = victim.has_lost, True
-        may = self.world.has_keeper(record)
+        may = all(self.world.has_keeper(each) for each in records if each is not None)
         victim.has_lost = was
         return may
 
@@ -304,9 +311,9 @@ class Fate:
         self.world.wire.let_go(chance=0.7)
 
     def elect(self, broker: SimBroker) -> None:
-        self._elect(broker.id)
+        self._elect(broker.id, self._rng.randrange(self.plan.partitions))
 
-    def _elect(self, broker_id: int) -> None:
+    def _elect(self, broker_id: int, partition: int) -> None:
         """A controller that believes what it likes elects somebody who has standing."""
 
         self.world.tally["election by another controller"] += 1
@@ -319,14 +326,15 @@ class Fate:
             kept = [m for m in record.isr if m not in isr and self._rng.random() < 0.5]
             return transitions.elect(record, leader=Leader(broker_id, session), isr=[*isr, *kept])
 
-        self.world.change_record(step, who="another controller")
+        self.world.change_record(step, who="another controller", partition=partition)
 
     def shrink(self, broker: SimBroker) -> None:
         """A controller believes that a follower is dead."""
         self.world.tally["removal by another controller"] += 1
         self.world.change_record(
-            lambda record: transitions.remove_dead(record, [broker.id]), who="another controller"
-        )
+            lambda record: transitions.remove_dead(record, [broker.id]), who="another controller",
+            partition=self._rng.randrange(self.plan.partitions),
+        )  # fmt: skip
 
     def lower(self, broker: SimBroker) -> None:
         """min.insync.replicas becomes 1."""
@@ -372,7 +380,8 @@ def make(kind: str, seed: int, make_world: Callable[..., World], *, is_verbose: 
     """The world of a seed, and its fate."""
     plan = PLANS[kind]
     world = make_world(
-        seed, brokers_count=plan.brokers, config=plan.config, is_verbose=is_verbose,
+        seed, brokers_count=plan.brokers, partitions=plan.partitions, config=plan.config,
+        is_verbose=is_verbose,
         topic=OFFSETS_TOPIC if plan.members else READ_TOPIC,
         min_isr=random.Random(~seed).choice(plan.mins),
     )  # fmt: skip
@@ -394,7 +403,8 @@ def live(fate: Fate) -> None:
     tasks = []
     for number in range(plan.producers):
         acks = -1 if number or rng.random() < 0.8 else 1
-        producer = Producer(world, number, acks=acks)
+        partition = number % plan.partitions
+        producer = Producer(world, number, acks=acks, partition=partition)
         world.producers.append(producer)
         tasks.append(producer.process.spawn(producer.run(plan.records, pause_s=plan.pause_s)))
     for number in range(plan.acts_count):
