@@ -14,12 +14,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from headrace.broker.core import election, encoding, transitions
+from headrace.broker.core import election, encoding, moving, transitions
 from headrace.broker.core.model import (
     BrokerStatus,
     Generation,
     Leader,
     Member,
+    Move,
     PartitionRecord,
     Shard,
 )
@@ -144,6 +145,17 @@ class RecordLife(RuleBasedStateMachine):
         if self.take(transitions.begin_reassignment(before, wanted)):
             assert set(before.replicas) | set(wanted) == set(self.record.replicas)
             assert self.record.replicas[: len(wanted)] == tuple(wanted)
+            assert (self.record.isr, self.record.leader) == (before.isr, before.leader)
+
+    @rule(wanted=st.lists(broker_ids, unique=True, min_size=1))
+    def move_elsewhere(self, wanted: list[int]) -> None:
+        before = self.record
+        if self.take(transitions.redirect_reassignment(before, wanted)):
+            assert set(before.replicas) | set(wanted) == set(self.record.replicas)
+            kept = set(self.record.replicas) - set(self.record.removing)
+            assert kept == set(wanted)
+            assert set(before.adding) <= set(self.record.adding)
+            assert transitions.is_moving(self.record)
             assert (self.record.isr, self.record.leader) == (before.isr, before.leader)
 
     @rule()
@@ -336,6 +348,44 @@ def test_a_cancel_that_would_leave_too_few_copies_is_refused() -> None:
     refused = transitions.cancel_reassignment(moved, brokers)
     assert isinstance(refused, Refusal)
     assert "records could be lost" in refused.reason
+
+
+def alone() -> PartitionRecord:
+    """Broker 0 has the only copy."""
+    return _record(replicas=(0,), isr=(Member(0, Generation(0, 0)),))
+
+
+def test_a_drain_of_a_broker_that_dies_while_copies_of_it_are_added_goes_on_without_it() -> None:
+    """From one replica to three; all are there when the first is to leave, and it dies."""
+    zero = Generation(0, 0)
+    live = {broker: status() for broker in range(3)}
+    begun = transitions.begin_reassignment(alone(), (0, 1, 2))
+    assert isinstance(begun, PartitionRecord)
+    members = (Member(1, zero), Member(2, zero))
+    led = replace(begun, isr=members, leader=Leader(1, 1), leader_epoch=4, partition_epoch=9)
+    dead = {**live, 0: status(live=False)}
+    assert isinstance(transitions.cancel_reassignment(led, dead), Refusal)
+    drained = Move((2, 1), (0, 1, 2))
+    turned = moving.next_step(led, drained, dead, may_begin=False)
+    assert isinstance(turned, PartitionRecord)
+    assert (turned.replicas, turned.removing) == ((2, 1, 0), (0,))
+    over = moving.next_step(turned, drained, dead, may_begin=False)
+    assert isinstance(over, PartitionRecord)
+    assert (over.replicas, transitions.is_moving(over)) == ((2, 1), False)
+
+
+def test_a_replica_that_is_no_longer_wanted_is_kept_while_nobody_else_has_the_records() -> None:
+    """From 0 to 2, which has all when 0 dies; then 1 is wanted: 2 takes over first."""
+    zero = Generation(0, 0)
+    brokers = {0: status(live=False), 1: status(), 2: status()}
+    begun = transitions.begin_reassignment(alone(), (2,))
+    assert isinstance(begun, PartitionRecord)
+    led = replace(
+        begun, isr=(Member(2, zero),), leader=Leader(2, 1), leader_epoch=4, partition_epoch=9
+    )
+    step = moving.next_step(led, Move((1,), (0,)), brokers, may_begin=False)
+    assert isinstance(step, PartitionRecord)
+    assert (step.replicas, step.isr) == ((2,), (Member(2, zero),))
 
 
 def test_every_point_of_a_move_leads_on_to_the_target() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -28,6 +29,9 @@ from headrace.protocol.names import check_name
 
 THROTTLE = "reassignment.throttle.bytes.per.second"
 MOVES_MAX = "reassignment.max.concurrent.moves"
+PLANS_MAX = 3
+"""How often it is planned anew, if something else was planned meanwhile."""
+
 _PLAN_ERRORS = (
     errors.BrokerNotFound, errors.PlanRefused, errors.StoreUnavailable, errors.Conflict,
 )  # fmt: skip
@@ -113,11 +117,13 @@ class ReassignmentsApi:
         body: models.Reassign = call.body
         if body.plan is not None and (body.mode != "even" or body.brokers is not None):
             raise InvalidRequest("a plan says where everything goes: leave mode and brokers out")
-        plan = await asyncio.to_thread(_plan, self._reassignments.planner(), body)
+
+        async def make() -> Plan:
+            return await asyncio.to_thread(_plan, self._reassignments.planner(), body)
+
         if body.dry_run:
-            return _answer(plan, executed=False)
-        check(plan)
-        await to_the_end(self._execute(plan, _limits(body)))
+            return _answer(await make(), executed=False)
+        plan = await self._execute(make, _limits(body))
         if body.mode == "leaders":
             await to_the_end(self._reassignments.elect_preferred())
         return _answer(plan, executed=True)
@@ -177,24 +183,37 @@ class ReassignmentsApi:
         anything moves, so that no new topic comes in between."""
         body: models.Drain = call.body
         broker: int = call.path.broker_id
-        plan = await self._plan_drain(broker, body)
+
+        async def make() -> Plan:
+            return await asyncio.to_thread(
+                self._reassignments.planner().drain, [broker], ignore_racks=body.ignore_racks
+            )
+
+        plan = await make()
         if body.dry_run:
             return _answer(plan, executed=False)
         check(plan)
         await to_the_end(self._reassignments.set_cordoned(broker, cordoned=True))
-        plan = await self._plan_drain(broker, body)
+        return _answer(await self._execute(make, _limits(body)), executed=True)
+
+    async def _execute(
+        self, make: Callable[[], Awaitable[Plan]], limits: Mapping[str, ConfigValue | None]
+    ) -> Plan:
+        """Takes up the plan that `make` gives, or another one if something else was planned
+        meanwhile (as the controller does for the offsets topic); which one it was."""
+        for _ in range(PLANS_MAX - 1):
+            with suppress(errors.Conflict):
+                return await self._execute_once(make, limits)
+        return await self._execute_once(make, limits)
+
+    async def _execute_once(
+        self, make: Callable[[], Awaitable[Plan]], limits: Mapping[str, ConfigValue | None]
+    ) -> Plan:
+        plan = await make()
         check(plan)
-        await to_the_end(self._execute(plan, _limits(body)))
-        return _answer(plan, executed=True)
-
-    async def _plan_drain(self, broker: int, body: models.Drain) -> Plan:
-        return await asyncio.to_thread(
-            self._reassignments.planner().drain, [broker], ignore_racks=body.ignore_racks
-        )
-
-    async def _execute(self, plan: Plan, limits: Mapping[str, ConfigValue | None]) -> None:
-        await self._reassignments.set_limits(limits)
-        await self._reassignments.apply(plan)
+        await to_the_end(self._reassignments.set_limits(limits))
+        await to_the_end(self._reassignments.apply(plan))
+        return plan
 
     def _placement(self, broker: int) -> web.Response:
         found = self._reassignments

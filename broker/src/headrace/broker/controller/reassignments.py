@@ -278,8 +278,6 @@ class Reassignments:
                 unfinished = True
             elif topic.moves:
                 finished.append(topic)
-            else:
-                self._on_their_way.discard(topic.name)
         if unfinished:
             finished = [topic for topic in finished if moving.is_called_off(topic)]
         writes: dict[str, tuple[str | None, bytes | None]] = {}
@@ -336,11 +334,17 @@ class Reassignments:
 
     def _busy(self) -> list[TopicObject]:
         """Topics with moves, or with records on their way, in order."""
+        self._on_their_way = {name for name in self._on_their_way if self._is_moving(name)}
         return [
             topic
             for name, topic in sorted(self._view.topics.items())
             if topic.moves or name in self._on_their_way
         ]
+
+    def _is_moving(self, name: str) -> bool:
+        topic = self._view.topic(name)
+        records = self._view.records(topic.topic_id).values() if topic is not None else ()
+        return any(isinstance(each, PartitionRecord) and is_moving(each) for each in records)
 
     def _wanted(self) -> dict[Where, tuple[int, ...]]:
         """Where replicas are, or will be once all moves are done."""

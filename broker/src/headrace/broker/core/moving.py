@@ -57,9 +57,24 @@ def next_step(
         return transitions.cancel_reassignment(record, brokers)
     if set(heading_for(record)) == set(move.target):
         return transitions.finish_reassignment(record, brokers)
+    return _turned(record, move, brokers)
+
+
+def _turned(record: PartitionRecord, move: Move, brokers: Brokers) -> Step:
+    """On its way elsewhere than it is wanted now: back, if that is where it was; on to the new
+    target, if nothing that was added is in the way; else back or, if those it came from are gone,
+    to the end of the way first. So a broker that dies meanwhile stops nothing that can do without
+    it."""
     former = set(record.replicas) - set(record.adding)
-    order = move.target if former == set(move.target) else move.origin
-    return transitions.cancel_reassignment(record, brokers, order=order)
+    if former == set(move.target):
+        return transitions.cancel_reassignment(record, brokers, order=move.target)
+    ways = (
+        transitions.redirect_reassignment(record, move.target),
+        transitions.cancel_reassignment(record, brokers, order=move.origin),
+        transitions.finish_reassignment(record, brokers),
+    )
+    possible = [step for step in ways if isinstance(step, PartitionRecord)]
+    return possible[0] if possible else ways[1]
 
 
 def advance_shard(

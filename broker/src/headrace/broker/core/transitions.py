@@ -224,6 +224,26 @@ def begin_reassignment(record: PartitionRecord, target: Sequence[int]) -> Step:
     return _next(moved, elr=_next_elr(moved, moved.isr))
 
 
+def redirect_reassignment(record: PartitionRecord, target: Sequence[int]) -> Step:
+    """The move under way goes elsewhere, without going back first: nobody leaves yet. Refused where
+    a replica that is being added is no longer wanted; that one has to go first."""
+    wanted = tuple(target)
+    if not wanted or len(set(wanted)) != len(wanted):
+        return Refusal("the target has no broker, or one twice")
+    if not is_moving(record):
+        return Refusal("its replicas aren't being moved")
+    unwanted = [broker for broker in record.adding if broker not in wanted]
+    if unwanted:
+        return Refusal(f"broker {_listed(unwanted)} is being added and isn't wanted any more")
+    removing = tuple(broker for broker in record.replicas if broker not in wanted)
+    new = {*wanted} - {*record.replicas} | {*record.adding}
+    adding = tuple(broker for broker in wanted if broker in new)
+    moved = replace(record, replicas=(*wanted, *removing), adding=adding, removing=removing)
+    if not is_moving(moved):
+        return Refusal("these were its replicas: call the move off instead")
+    return _next(moved, elr=_next_elr(moved, moved.isr))
+
+
 def finish_reassignment(record: PartitionRecord, brokers: Mapping[int, BrokerStatus]) -> Step:
     """The replicas that are to leave do, once every other one is in the ISR with its present
     generation; if the leader is among them, the first replica that can leads."""
