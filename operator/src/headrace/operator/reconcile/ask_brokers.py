@@ -27,6 +27,12 @@ R = TypeVar("R")
 REQUEST_TIMEOUT_S = 10.0
 """Seconds for one call, retries among them."""
 
+DETAIL_TIMEOUT_S = 2.0
+"""Seconds for what only one broker can say about itself."""
+
+MORE_PER_BROKER_S = 0.2
+"""Seconds more for asking all, for each broker."""
+
 CONNECT_TIMEOUT_S = 2.0
 """Seconds for a connection: a pod's address that is gone doesn't answer at all."""
 
@@ -75,7 +81,7 @@ async def admin_of(
 async def ask_cluster(admin: Admin, seen: Cluster) -> Cluster:
     """`seen` with the brokers' answers, or with the trouble there is in getting them."""
     try:
-        async with asyncio.timeout(REQUEST_TIMEOUT_S * 2):
+        async with asyncio.timeout(REQUEST_TIMEOUT_S * 2 + MORE_PER_BROKER_S * len(seen.pods)):
             known = replace(seen, admin=await _facts(admin), trouble="")
             return replace(known, admin=await _checked(admin, known))
     except (HeadraceError, TimeoutError) as error:
@@ -209,9 +215,11 @@ def refusals_of(error: PlanRefused) -> dict[str, str]:
 
 
 async def _or_none(call: Awaitable[T]) -> T | None:
+    """The answer of a single broker, which may be just starting: then it is done without."""
     try:
-        return await call
-    except HeadraceError:
+        async with asyncio.timeout(DETAIL_TIMEOUT_S):
+            return await call
+    except (HeadraceError, TimeoutError):
         return None
 
 
