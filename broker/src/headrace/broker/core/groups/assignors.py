@@ -9,8 +9,9 @@ range     per topic, consecutive partitions to members in the order of their nam
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 
 from headrace.broker.core.groups.model import NOTHING, Partitions, Subscription
 from headrace.protocol.ids import TopicId, TopicIdPartition
@@ -29,6 +30,7 @@ class TopicShape:
     racks: tuple[frozenset[str], ...] = ()
 
 
+NO_RACKS: frozenset[str] = frozenset()
 Topics = Mapping[str, TopicShape]
 Members = Mapping[str, Subscription]
 Targets = dict[str, Partitions]
@@ -138,20 +140,26 @@ class _Plan:
         rack, up to the equal share, then anywhere."""
         share = -(-self._total // max(1, len(self.owned)))
         if any(self._where.values()):
-            self._give(
-                lambda where: [
-                    each
-                    for each in self._readers[where.topic_id]
-                    if self._is_near(each, where) and len(self.owned[each]) < share
-                ]
-            )
-        self._give(lambda where: self._readers[where.topic_id])
+            self._give(share, is_near=True)
+        self._give(self._total, is_near=False)
 
-    def _give(self, candidates: Callable[[TopicIdPartition], Sequence[str]]) -> None:
+    def _give(self, share: int, *, is_near: bool) -> None:
+        """Gives all partitions that are left to who has least, in the rack or anywhere, below
+        `share`. A heap for each kind of partition: shares only grow, so what a heap says of a
+        member is put right when it comes up."""
+        heaps: dict[tuple[TopicId, frozenset[str]], list[tuple[int, str]]] = {}
         for where in list(self._left):
-            least = self._least(candidates(where))
-            if least is not None:
-                self.owned[least].add(where)
+            key = where.topic_id, self._where.get(where, NO_RACKS) if is_near else NO_RACKS
+            heap = heaps.get(key)
+            if heap is None:
+                readers = self._readers[where.topic_id]
+                chosen = [e for e in readers if not is_near or self._is_near(e, where)]
+                heap = heaps[key] = [(len(self.owned[each]), each) for each in chosen]
+                heapify(heap)
+            while heap and heap[0][0] < len(self.owned[heap[0][1]]):
+                heapreplace(heap, (len(self.owned[heap[0][1]]), heap[0][1]))
+            if heap and heap[0][0] < share:
+                self.owned[heap[0][1]].add(where)
                 del self._left[where]
 
     def _least(self, candidates: Iterable[str]) -> str | None:
@@ -167,7 +175,10 @@ class _Plan:
         moved = True
         while moved:
             moved = False
+            lowest = min(map(len, self.owned.values()), default=0)
             for member_id in sorted(self.owned, key=lambda each: -len(self.owned[each])):
+                if len(self.owned[member_id]) <= lowest + 1:
+                    continue  # Nobody has two less.
                 for where in sorted(
                     self.owned[member_id], key=lambda p: (self._is_near(member_id, p), p)
                 ):
