@@ -82,6 +82,14 @@ class Desk:
         if name in self._known[kind]:
             self._known[kind][name] = value
 
+    def gone(self, value: JsonObject) -> None:
+        """The operator knows by itself that a resource is no more; the watch may never tell, if it
+        began after that."""
+        kind, name = value["kind"], _name(value)
+        known = self._known[kind].get(name)
+        if known is not None and known["metadata"].get("uid") == value["metadata"].get("uid"):
+            del self._known[kind][name]
+
     def _heard_of_child(self, value: JsonObject) -> None:
         meta = value["metadata"]
         cluster = (meta.get("labels") or {}).get("app.kubernetes.io/instance")

@@ -193,7 +193,11 @@ class Topics:
             left = [work for work in left if work.plan.actions and work.failure is None]
             await self._hold_and_release(left)
             await self._ask(left, admin, size)
-            left = [work for work in left if work.failure is None and not work.released]
+            left = [
+                work
+                for work in left
+                if work.failure is None and not work.released and not work.is_stale
+            ]
         return True
 
     async def _look_twice(self, work: _Work, admin: Admin) -> None:
@@ -241,6 +245,7 @@ class Topics:
             self._events.tell(work.raw, "Warning", "TopicLeftBehind", action.warning)
         if work.resource.deleting_s is not None and not is_hold:
             work.released = True
+            self._desk.gone(work.raw)
             return
         self._desk.written(work.raw)
         work.resource = resource_of(work.raw, TopicSpec)
@@ -265,12 +270,29 @@ class Topics:
 
     async def _delete(self, work: _Work, admin: Admin) -> None:
         try:
+            if not await self._still_asks(work):
+                work.is_stale = True
+                self._desk.gone(work.raw)
+                return
+        except KubernetesError as error:
+            work.failure = condition_of(error)
+            return
+        try:
             await admin.delete_topic(work.resource.subject)
             work.is_deleted = True
         except TopicNotFound:
             return
         except HeadraceError as error:
             work.failure = condition_of(error)
+
+    async def _still_asks(self, work: _Work) -> bool:
+        """Whether the resource is there and being deleted. What is known of it may be old (a watch
+        that began after it went tells nothing), and deleting a topic can't be taken back: another
+        resource, or nobody, may have the topic now."""
+        found = await self._kube.get(paths.TOPIC, work.resource.namespace, work.resource.name)
+        if found is None or found["metadata"].get("uid") != work.resource.uid:
+            return False
+        return is_terminating(found)
 
     # --- status ---
 
