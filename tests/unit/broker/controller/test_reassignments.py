@@ -150,14 +150,19 @@ async def with_topic(brokers: Brokers, *ids: int, partitions: int = 6, replicas:
     await eventually(lambda: {len(h) for h in brokers.replicas("__offsets")} == {min(3, len(ids))})
     await eventually(lambda: brokers.still("__offsets"))
     await node.create_topic("orders", partitions=partitions, replicas=replicas)
+    brokers.most_at_a_time = 0
 
 
 async def test_new_brokers_get_their_share_and_nothing_is_left_behind(brokers: Brokers) -> None:
     await with_topic(brokers, 0, 1)
     await brokers.start(2, 3)
-    asked = brokers.nodes[3].coordination.reassignments
-    await eventually(lambda: len(asked.planner().spread().moves) > 0)
-    await eventually(lambda: brokers.nodes[3].coordination.view.topic("orders") is not None)
+    there = brokers.nodes[3].coordination
+    asked = there.reassignments
+    await eventually(
+        lambda: sum(s.state == "running" for s in there.broker_statuses().values()) == 4
+    )
+    await eventually(lambda: there.view.topic("orders") is not None)
+    await eventually(lambda: brokers.still("__offsets"))
     await asked.apply(asked.planner().spread())
     assert asked.progress().total > 0
     await eventually(lambda: asked.progress().total == 0)
