@@ -381,7 +381,7 @@ class ApiServer:
             shape=self._shape(call),
             position=position,
             bookmarks=query.get("allowWatchBookmarks") in ("true", "1"),
-            timeout_s=float(query.get("timeoutSeconds") or WATCH_TIMEOUT_S),
+            timeout_s=_whole(query.get("timeoutSeconds")) or WATCH_TIMEOUT_S,
             response=response,
             user=call.user,
         )
@@ -430,3 +430,10 @@ class ApiServer:
         changed = write_scale(call.resource, present, body)
         stored = self.lifecycle.update(call.resource, call.ref, changed, dry_run=call.dry_run)
         return web.json_response(read_scale(call.resource, stored))
+
+
+def _whole(text: str | None) -> int:
+    """A number in the query; the real server takes no 240.0."""
+    if text and not text.isdecimal():
+        raise answers.bad_request(f"{text!r} is not an integer")
+    return int(text or 0)

@@ -64,7 +64,8 @@ def settings() -> kopf.OperatorSettings:
     found.networking.connect_timeout = 5.0
     found.networking.error_backoffs = [0.2, 1, 2, 5]
     found.networking.trust_env = True
-    found.watching.server_timeout = 240.0
+    # An integer: the API server refuses 240.0.
+    found.watching.server_timeout = 240
     found.watching.connect_timeout = 5.0
     found.watching.chunk_size = 500
     found.queueing.idle_timeout = 1.0

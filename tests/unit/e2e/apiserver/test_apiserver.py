@@ -137,6 +137,11 @@ async def test_a_watch_goes_on_from_a_revision_and_a_selector_makes_objects_go(
     assert seen == [("ADDED", "a"), ("DELETED", "a")]
 
 
+async def test_a_watch_takes_whole_seconds_only(client: Client) -> None:
+    path = CONFIGMAPS + "?watch=true&timeoutSeconds=240.0"
+    assert (await client.call("GET", path))[0] == 400
+
+
 async def test_a_watch_sends_bookmarks_and_410_after_history_is_gone(client: Client) -> None:
     assert await watch(client, "allowWatchBookmarks=true&resourceVersion=1", 3) != []
     start = client.api.state.revision
