@@ -1,7 +1,6 @@
 """Each alert fires when what it watches for is done to real processes, and not before.
 
-Which of them: `FIRED_HERE` and tests/observability/test_operator_alerts_fire.py; a test at the end
-says that none is forgotten.
+The operator's: test_operator_alerts_fire.py. test_definitions.py says that none is forgotten.
 """
 
 from __future__ import annotations
@@ -290,3 +289,20 @@ def scrape_at_zero(metric: str, brokers: list[BrokerProcess]) -> Scrape:
     now = look(brokers)
     zeroed = {key: 0.0 if key[0] == metric else value for key, value in now.samples.items()}
     return Scrape(now.at_s - 60, zeroed)
+
+
+def test_compaction_without_room(broker: BrokerProcess) -> None:
+    config = {"cleanup.policy": "compact", "segment.bytes": 20_000, "segment.ms": 1_000}
+    broker.set(HEADRACE_COMPACTION_INTERVAL_MS="3600000")
+    broker.start()
+    with sync.Admin(broker.url) as admin, sync.Producer(broker.url) as producer:
+        admin.create_topic("orders", partitions=4, config=config)
+        values = [bytes(1_000)] * 15
+        for partition in list(range(4)) * 4:
+            producer.send_many("orders", values, keys=[b"k"] * 15, partition=partition)
+    broker.stop()
+    free = shutil.disk_usage(broker.folder).free
+    broker.set(HEADRACE_COMPACTION_INTERVAL_MS="1000", HEADRACE_DISK_RESERVE_BYTES=str(free * 2))
+    broker.start()
+    before = scrape_at_zero("headrace_compaction_failures_total", [broker])
+    until_it_fires("HeadraceCompactionFails", [broker], before)

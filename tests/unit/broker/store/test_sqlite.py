@@ -201,6 +201,20 @@ async def test_a_folder_in_the_place_of_the_file_is_a_clear_error(tmp_path: Path
         await SqliteStore.open(tmp_path / "file" / "store.db")
 
 
+async def test_many_calls_to_a_locked_file_wait_together_and_not_one_after_the_other(
+    store: SqliteStore, tmp_path: Path
+) -> None:
+    with closing(sqlite3.connect(tmp_path / "store.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        found = await asyncio.gather(*(store.get("a") for _ in range(40)), return_exceptions=True)
+        assert time.monotonic() - began < 5, "40 times 0.3 s"
+        assert {type(each) for each in found} == {StoreUnavailable}
+        other.execute("ROLLBACK")
+    assert await store.get("a") is None
+    assert await asyncio.gather(*(store.get("a") for _ in range(40))) == [None] * 40
+
+
 async def test_a_locked_file_is_unavailable_and_comes_back(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,6 +16,7 @@ import asyncio
 import logging
 import queue
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,11 +43,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """A function to run in the store's thread, and what to call on the loop with its result."""
+    """A function to run in the store's thread, and where its result goes. `until_s`: when it is
+    too late to begin, on the monotonic clock."""
 
     work: Callable[[], object]
     future: asyncio.Future[object]
-    loop: asyncio.AbstractEventLoop
+    until_s: float
 
 
 class SqliteStore:
@@ -57,9 +59,11 @@ class SqliteStore:
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._mailboxes: set[Mailbox] = set()
         self._file = SqliteFile(path, busy_timeout_s)
+        self._patience_s = busy_timeout_s
         self._loop = asyncio.get_running_loop()
         self._thread = threading.Thread(target=self._run, name="store", daemon=True)
         self._closed = False
+        self._is_stuck = False
         self._said = ""
 
     @classmethod
@@ -122,7 +126,7 @@ class SqliteStore:
         if self._closed:
             raise StoreUnavailable(f"the store {self.path} is closed")
         future: asyncio.Future[object] = self._loop.create_future()
-        self._jobs.put(_Job(work, future, self._loop))
+        self._jobs.put(_Job(work, future, time.monotonic() + self._patience_s))
         return await future  # type: ignore[return-value]
 
     # --- below: in the store's thread ---
@@ -138,7 +142,7 @@ class SqliteStore:
                 if job is None:
                     return
                 self._do(job)
-                if not self._closed:
+                if not (self._closed or self._is_stuck):
                     self._poll()
         finally:
             self._file.close()
@@ -147,9 +151,17 @@ class SqliteStore:
         try:
             if self._closed:  # a stuck store would make each job that waits take its time-out
                 raise StoreUnavailable(f"the store {self.path} is closed")
+            if self._is_stuck and time.monotonic() > job.until_s:
+                # Behind a file that is locked each would take its time-out, one after the other.
+                raise StoreUnavailable(
+                    f"the store {self.path} is stuck: a call that began {self._patience_s:g} s"
+                    " ago found it locked"
+                )
             result, error = job.work(), None
+            self._is_stuck = False
         except Exception as caught:
             result, error = None, caught
+            self._is_stuck = isinstance(caught, StoreUnavailable)
         self._on_loop(_resolve, job.future, result, error)
 
     def _poll(self) -> None:
@@ -204,7 +216,7 @@ class SqliteStore:
             else:
                 self._on_loop(mailbox.put_snapshot, items)
 
-        self._jobs.put(_Job(work, self._loop.create_future(), self._loop))
+        self._jobs.put(_Job(work, self._loop.create_future(), float("inf")))
 
     def _ask_again(self, mailbox: Mailbox) -> None:
         if mailbox in self._mailboxes and not self._closed:
