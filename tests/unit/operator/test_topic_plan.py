@@ -123,6 +123,13 @@ def test_a_younger_resource_of_the_same_name_does_nothing() -> None:
     assert plan_topic(gone, FACT, older).actions == (Release(),)
 
 
+def test_of_two_made_in_one_second_the_one_that_rules_already_goes_on() -> None:
+    ready = {"conditions": [{"type": "Ready", "status": "True", "reason": "AllIsWell"}]}
+    first = replace(topic(), uid="u-2", status=ready)
+    second = replace(topic(), uid="u-1", name="b")
+    assert rulers([second, first])["orders"].uid == "u-2"
+
+
 def test_a_resource_is_not_held_by_a_cluster_that_is_gone() -> None:
     why = not_ready("ClusterNotFound", "no BrokerCluster main")
     [release] = plan_without_cluster(deleted(), why).actions

@@ -38,11 +38,17 @@ class Resource(Generic[S]):
 
 
 def rulers(resources: Iterable[Resource[S]]) -> dict[str, Resource[S]]:
-    """Who rules each name: the oldest resource. One on its way out rules until it is gone."""
+    """Who rules each name: the oldest resource, of several made in one second (times are no finer)
+    the one that is Ready already. One on its way out rules until it is gone."""
     found: dict[str, Resource[S]] = {}
-    for each in sorted(resources, key=lambda r: (r.created, r.uid)):
+    for each in sorted(resources, key=lambda r: (r.created, not _is_ready(r), r.uid)):
         found.setdefault(each.subject, each)
     return found
+
+
+def _is_ready(resource: Resource[S]) -> bool:
+    conditions = resource.status.get("conditions") or ()
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def conflict(kind: str, ruler: Resource[S]) -> Condition:
