@@ -11,6 +11,7 @@ root, or a kernel that gives users theirs. `why_not` says what is missing.
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import shutil
 import ssl
 import subprocess
@@ -102,6 +103,7 @@ class Emulator:
             return future.result(CALL_TIMEOUT_S)
         except TimeoutError:
             self._loop.call_soon_threadsafe(_show_tasks, self._loop)
+            faulthandler.dump_traceback(sys.__stderr__)
             raise
 
     async def _start(self) -> None:
