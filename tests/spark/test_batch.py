@@ -230,9 +230,16 @@ def test_rows_are_written_where_their_columns_say(
         assert dict(record.headers) == ({"h": b"x"} if number == 7 else {})
     again = reader(spark, broker, subscribe="to-b").load().select("key", "value")
     named = again.write.format("headrace").mode("append").option("topic", "to-b")
-    named = named.option("owner", "job").option("seq", 1)
+    named = named.option("owner", "job").option("seq", 1).option("headrace.acks", "1")
+    named = named.option("headrace.compression.type", "zstd").option("headrace.batch.size", 4096)
+    named = named.option("headrace.linger.ms", 5).option("headrace.delivery.timeout.ms", 30_000)
+    named = named.option("delivery", "at-least-once").option("includeHeaders", "true")
     named.option("headrace.bootstrap.servers", broker.url).save()
     assert reader(spark, broker, subscribe="to-b").load().count() == 300
+    beyond = frame.select("value", "topic").selectExpr("*", "9 as partition").limit(1)
+    writer = beyond.write.format("headrace").mode("append")
+    with pytest.raises(PySparkException, match="to-a.*partitions 0 to 2"):
+        writer.option("headrace.bootstrap.servers", broker.url).save()
     with pytest.raises(PySparkException, match="can't be overwritten"):
         frame.write.format("headrace").mode("overwrite").option(
             "headrace.bootstrap.servers", broker.url

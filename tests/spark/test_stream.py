@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 pytest.importorskip("pyspark", reason="Spark isn't installed")
 
@@ -19,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.sdk.sync import Admin, Producer
-from pyspark_headrace import lag
+from pyspark_headrace import LagExporter, lag
 from testkit.brokers import BrokerProcess
 from testkit.clusters import ClusterProcesses
 from testkit.flaky_spark import FlakySource
@@ -153,9 +154,14 @@ def test_an_idle_query_asks_little_and_still_answers_at_once(
     spark: SparkSession, broker: BrokerProcess, collected: Collected
 ) -> None:
     make(broker, "idle", records=1)
+    registry = CollectorRegistry()
+    exporter = LagExporter(registry)
+    spark.streams.addListener(exporter)
     query = collected.start(stream(spark, broker, subscribe="idle"), now=False)
     try:
         query.processAllAvailable()
+        named = {"query": str(query.id), "topic": "idle", "partition": "0"}
+        wait_for(lambda: registry.get_sample_value("headrace_spark_lag_records", named) == 0, query)
         for count in range(2, 5):
             send(broker, "idle", 1)
             query.processAllAvailable()
@@ -165,6 +171,7 @@ def test_an_idle_query_asks_little_and_still_answers_at_once(
         assert (requests(broker) - before) / (time.monotonic() - began) <= 10
     finally:
         query.stop()
+        spark.streams.removeListener(exporter)
 
 
 def test_new_topics_and_partitions_are_taken_up(
