@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -223,6 +223,11 @@ class GroupMachine(RuleBasedStateMachine):
             for where in [*step.assigned, *step.revoking]
         )
         assert not [where for where, count in owned.items() if count > 1]
+
+    @invariant()
+    def what_is_kept_of_a_group_is_what_would_be_made_anew(self) -> None:
+        anew = replace(self.group)
+        assert (self.group.owners, self.group.epoch) == (anew.owners, anew.epoch)
 
     @invariant()
     def one_owner_in_the_clients(self) -> None:

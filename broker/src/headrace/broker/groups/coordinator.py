@@ -18,7 +18,7 @@ from headrace.broker.clock import Clock
 from headrace.broker.core.groups import machine
 from headrace.broker.core.groups.assignors import Topics
 from headrace.broker.core.groups.machine import Outcome
-from headrace.broker.core.groups.model import NOT_JOINED, Group, Step, Subscription
+from headrace.broker.core.groups.model import NOT_JOINED, Group, Step, StepSet, Subscription
 from headrace.broker.groups import records
 from headrace.broker.groups.group_partition import GroupPartition, run_load
 from headrace.broker.groups.records import OffsetValue
@@ -250,34 +250,31 @@ class GroupCoordinator:
         before = part.groups.get(name)
         part.take(name, outcome, now_ms=self._clock.now_ms())
         group, presence = outcome.group, part.presence
-        if before is None or before.steps is not group.steps:
-            now = self._clock.monotonic()
-            for member_id, step in group.steps.items():
-                known = presence.told.get((name, member_id))
-                if known is None or known[0] != step.epoch:
-                    presence.told[name, member_id] = (step.epoch, now)
-            if before is not None:
-                for member_id in before.members.keys() - group.members.keys():
-                    presence.forget((name, member_id))
+        now = self._clock.monotonic()
+        for change in outcome.changes:
+            if isinstance(change, StepSet) and change.value is not None:
+                known = presence.told.get((name, change.member_id))
+                if known is None or known[0] != change.value.epoch:
+                    presence.told[name, change.member_id] = (change.value.epoch, now)
+        if before is not None and before.members is not group.members:
+            for member_id in before.members.keys() - group.members.keys():
+                presence.forget((name, member_id))
 
     def _push(self, part: GroupPartition, name: str) -> None:
         """Makes the targets if they are due, and tells members that wait here what is new."""
         group = part.groups.get(name)
-        if group is None:
+        if group is None or name not in part.unsettled:
             return
         if group.is_stale:
             self._retarget(part, name)
-        moved = True
-        while moved:  # What one gave up, another one may get.
-            moved = False
-            group = part.groups[name]
-            for member_id in group.members:
-                if not part.groups[name].is_settled(member_id):
-                    outcome = machine.advance(part.groups[name], member_id)
-                    if outcome.changes:
-                        self._take(part, name, outcome)
-                        part.presence.wake((name, member_id))
-                        moved = True
+        outcome = machine.advance_all(part.groups[name])
+        if outcome.changes:
+            self._take(part, name, outcome)
+            for change in outcome.changes:
+                if isinstance(change, StepSet):
+                    part.presence.wake((name, change.member_id))
+        if not part.groups[name].is_stale:
+            part.unsettled.discard(name)
 
     def _retarget(self, part: GroupPartition, name: str) -> None:
         now = self._clock.monotonic()
@@ -411,6 +408,7 @@ class GroupCoordinator:
         if group is not None and not group.members:
             part.take(name, machine.delete(group), now_ms=self._clock.now_ms())
             del part.groups[name]
+            part.unsettled.discard(name)
             self._targeted_at.pop(name, None)
 
     def groups(self) -> Iterator[tuple[str, Group, set[TopicId]]]:

@@ -48,6 +48,8 @@ class GroupPartition:
         self.partition = partition
         self.state = GroupOffsets()
         self.groups: dict[str, Group] = {}
+        self.unsettled: set[str] = set()
+        """Groups that changed since their members were last told what is new."""
         self.presence = Presence()
         self.epoch = partition.leader_epoch
         self.loaded = False
@@ -70,6 +72,7 @@ class GroupPartition:
         self.state, self.groups = GroupOffsets(), {}
         for _ in loading.decode_slices(self.state, self.groups):
             await asyncio.sleep(0)
+        self.unsettled = set(self.groups)
         if end > 0:
             await partition.committed(end - 1)
             self.last_offset = end - 1
@@ -128,7 +131,9 @@ class GroupPartition:
         """
         if outcome.changes:
             self.append([encode_change(name, each) for each in outcome.changes], now_ms=now_ms)
-        self.groups[name] = outcome.group
+        if self.groups.get(name) is not outcome.group:
+            self.groups[name] = outcome.group
+            self.unsettled.add(name)
 
     async def settled(self) -> None:
         """Waits until all that memory holds is committed: nothing is told before (G3).

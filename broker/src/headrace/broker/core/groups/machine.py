@@ -155,6 +155,18 @@ def advance(group: Group, member_id: str) -> Outcome:
     return work.done()
 
 
+def advance_all(group: Group) -> Outcome:
+    """Every member's next step, until there is none: what one has given up, another may get."""
+    work = _Work(group)
+    moved = True
+    while moved:
+        before = work.group
+        for member_id in group.members:
+            _advance(work, member_id)
+        moved = work.group is not before
+    return work.done()
+
+
 def leave(group: Group, member_id: str, *, keep: bool, now_ms: int) -> Outcome:
     """A member leaves, owning nothing any more. `keep`: a static one that may come back.
 

@@ -7,7 +7,7 @@ order in which compaction leaves them doesn't matter. No I/O, no clock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TypeVar
@@ -160,10 +160,17 @@ class Group:
         """The member has said that it did the step."""
         if self.confirmed.get(member_id) == epoch:
             return self
-        return replace(self, confirmed={**self.confirmed, member_id: epoch})
+        made = replace(self, confirmed={**self.confirmed, member_id: epoch})
+        for name in ("owners", "epoch"):
+            if name in self.__dict__:
+                made.__dict__[name] = self.__dict__[name]
+        return made
 
     def with_changes(self, changes: Iterable[Change]) -> Group:
         """The group after the changes, in their order."""
+        changes = list(changes)
+        if all(isinstance(change, StepSet) for change in changes):
+            return self._with_steps([each for each in changes if isinstance(each, StepSet)])
         header, members = self.header, dict(self.members)
         targets, steps = dict(self.targets), dict(self.steps)
         for change in changes:
@@ -178,6 +185,25 @@ class Group:
                     _put(steps, member_id, value)
         confirmed = {each: epoch for each, epoch in self.confirmed.items() if each in members}
         return Group(self.name, header, members, targets, steps, confirmed)
+
+    def _with_steps(self, changes: Sequence[StepSet]) -> Group:
+        """The same where only steps change: a change of one member in a large group costs no more
+        than a copy of `owners`, which is brought up to date instead of made anew."""
+        steps, owners, epoch = dict(self.steps), dict(self.owners), self.epoch
+        for member_id, value in ((each.member_id, each.value) for each in changes):
+            before = steps.get(member_id)
+            for where in () if before is None else (*before.assigned, *before.revoking):
+                if owners.get(where) == member_id:
+                    del owners[where]
+            _put(steps, member_id, value)
+            if value is not None:
+                owners.update(dict.fromkeys((*value.assigned, *value.revoking), member_id))
+                epoch = max(epoch, value.epoch)
+        made = replace(self, steps=steps)
+        made.__dict__["owners"] = owners
+        if all(each.value is not None for each in changes):
+            made.__dict__["epoch"] = epoch
+        return made
 
 
 def _put(where: dict[str, T], key: str, value: T | None) -> None:
