@@ -135,13 +135,7 @@ class Desk:
         """News that couldn't be dealt with."""
         self._news.setdefault(key, set()).update(left)
 
-    # --- for a new leader, and for metrics ---
-
-    def ask_for_all(self) -> None:
-        """A pass for everything that is known."""
-        for kind, found in self._known.items():
-            for value in list(found.values()):
-                self._note(kind, value)
+    # --- for metrics ---
 
     def states(self) -> Mapping[tuple[str, str], int]:
         """The number of resources by kind and state."""

@@ -254,6 +254,7 @@ class Topics:
         by_name = {
             work.resource.subject: work for work in works if work.ruler.uid == work.resource.uid
         }
+        await every(self._check_still_asked, by_name.values())
         creates, alters, deletes = _calls(works)
         for create in creates:
             create.replicas = create.replicas or size.default_replicas
@@ -270,14 +271,6 @@ class Topics:
 
     async def _delete(self, work: _Work, admin: Admin) -> None:
         try:
-            if not await self._still_asks(work):
-                work.is_stale = True
-                self._desk.gone(work.raw)
-                return
-        except KubernetesError as error:
-            work.failure = condition_of(error)
-            return
-        try:
             await admin.delete_topic(work.resource.subject)
             work.is_deleted = True
         except TopicNotFound:
@@ -285,14 +278,24 @@ class Topics:
         except HeadraceError as error:
             work.failure = condition_of(error)
 
-    async def _still_asks(self, work: _Work) -> bool:
-        """Whether the resource is there and being deleted. What is known of it may be old (a watch
-        that began after it went tells nothing), and deleting a topic can't be taken back: another
-        resource, or nobody, may have the topic now."""
-        found = await self._kube.get(paths.TOPIC, work.resource.namespace, work.resource.name)
+    async def _check_still_asked(self, work: _Work) -> None:
+        """Asks for the resource once more before its topic is deleted, or made again. What is known
+        of it may be old (a watch that began after it went tells nothing); deleting a topic can't be
+        taken back, and one that was deleted on purpose isn't to come back."""
+        is_deletion = work.resource.deleting_s is not None
+        if not is_deletion and not (work.fact is None and work.resource.status.get("topicId")):
+            return
+        try:
+            async with self._asking:
+                found = await self._kube.get(paths.TOPIC, *work.name)
+        except KubernetesError as error:
+            work.failure = condition_of(error)
+            return
         if found is None or found["metadata"].get("uid") != work.resource.uid:
-            return False
-        return is_terminating(found)
+            work.is_stale = True
+            self._desk.gone(work.raw)
+        else:
+            work.is_stale = is_terminating(found) != is_deletion
 
     # --- status ---
 
@@ -367,7 +370,9 @@ def _calls(
     alters: list[cluster_models.NamedTopicAlter] = []
     deletes: list[str] = []
     for work in works:
-        for action in work.plan.actions if work.failure is None else ():
+        if work.failure is not None or work.is_stale or work.released:
+            continue
+        for action in work.plan.actions:
             _add(action, creates, alters, deletes)
     return creates, alters, deletes
 
