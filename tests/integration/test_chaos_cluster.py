@@ -15,7 +15,7 @@ import sqlite3
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -47,6 +47,8 @@ class Stage:
     cluster: ClusterProcesses
     load: Load
     dice: random.Random
+    done: list[str] = field(default_factory=list)
+    """The blows so far, each with the second of the day."""
 
     async def leader(self) -> BrokerProcess:
         """The broker that leads a partition drawn by lot."""
@@ -77,6 +79,7 @@ async def stage(
 ) -> AsyncIterator[Stage]:
     """A running cluster whose clients work; at the end the history is judged."""
     brokers = cluster or ClusterProcesses(folder / "cluster")
+    done: list[str] = []
     try:
         await asyncio.to_thread(brokers.start)
         async with Admin(brokers.bootstrap) as admin:
@@ -84,12 +87,16 @@ async def stage(
             await admin.create_topic(TOPIC, partitions=PARTITIONS, replicas=3, config=config)
         load = Load(brokers.bootstrap, TOPIC, PARTITIONS)
         async with load.running(seed):
-            yield Stage(brokers, load, random.Random(seed))
+            yield Stage(brokers, load, random.Random(seed), done)
             await asyncio.sleep(CALM_S)
         assert not load.errors, load.errors
         assert_clean(load.history)
     except BaseException as error:
-        error.add_note(f"HEADRACE_CHAOS_SEED={seed}; the brokers' logs end:\n{brokers.log_tails}")
+        ended = [f"{index}: {broker.exit_code}" for index, broker in enumerate(brokers.brokers)]
+        error.add_note(
+            f"HEADRACE_CHAOS_SEED={seed}; {', '.join(done)}; exit codes {', '.join(ended)}; the"
+            f" brokers' logs end:\n{brokers.log_tails}"
+        )
         raise
     finally:
         for broker in brokers.brokers:
@@ -190,6 +197,7 @@ async def batter(on: Stage, blows: list[Blow]) -> None:
     """One blow after another, each with time to recover or not."""
     for blow in blows:
         await asyncio.sleep(on.dice.uniform(0, CALM_S))
+        on.done.append(f"{time.strftime('%H:%M:%S', time.gmtime())} {blow.__name__}")
         await blow(on)
         if on.dice.random() < 0.7:
             await on.in_sync()

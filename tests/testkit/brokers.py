@@ -64,6 +64,11 @@ class BrokerProcess:
         return self._process.pid
 
     @property
+    def exit_code(self) -> int | None:
+        """How the process ended; None while it runs, or before the first start."""
+        return None if self._process is None else self._process.poll()
+
+    @property
     def is_launched(self) -> bool:
         """Whether there is a process, or was one."""
         return self._process is not None
