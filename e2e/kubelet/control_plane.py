@@ -75,7 +75,8 @@ class ControlPlane:
     async def _control(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.caches.changed.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await self.caches.changed.wait()
             await asyncio.sleep(GATHER_S)
             self.caches.changed.clear()
             try:

@@ -109,8 +109,10 @@ class PodRun:
         try:
             while not (self._is_gone or is_ending(self.pod)):
                 self._changed.clear()
+                # Not wait_for, which swallows a cancellation now and then (before Python 3.12).
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(self._changed.wait(), LOOK_S)
+                    async with asyncio.timeout(LOOK_S):
+                        await self._changed.wait()
                 await self._refresh()
             # Nothing is restarted from here on.
             life.cancel()
