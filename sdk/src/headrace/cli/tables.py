@@ -213,10 +213,12 @@ def troubled(found: cluster_models.ClusterHealth) -> Table:
 
 def health_line(found: cluster_models.ClusterHealth) -> str:
     """The counts in one line."""
-    return (
+    line = (
         f"partitions: {found.partitions:,} in all, {found.offline:,} offline,"
         f" {found.under_min_isr:,} under min ISR, {found.under_replicated:,} under-replicated"
     )
+    frozen = f", {found.unreadable:,} frozen: their records in the store can't be read"
+    return line + (frozen if found.unreadable else "")
 
 
 def brokers(

@@ -19,9 +19,10 @@ from msgspec import Meta
 from headrace.broker.api.endpoint import Call, Endpoint, json_answer
 from headrace.broker.controller.coordination import Coordination
 from headrace.broker.core.model import AnyRecord, BrokerStatus, PartitionRecord, TopicObject
-from headrace.broker.core.partition_health import problems_of
+from headrace.broker.core.partition_health import UNREADABLE, problems_of
 from headrace.protocol import routes
 from headrace.protocol.cluster_models import BrokerLoad, ClusterHealth, TroubledPartition
+from headrace.protocol.ids import TopicIdPartition
 
 TOPICS_AT_ONCE = 100
 """Topics looked at between two breaths of the loop."""
@@ -78,12 +79,15 @@ class HealthOfCluster:
         statuses = self._coordination.broker_statuses()
         cluster = self._coordination.view.cluster
         cordoned = cluster.cordoned if cluster is not None else ()
+        unreadable = self._coordination.view.unreadable()
         live = {broker_id for broker_id, status in statuses.items() if status.live}
         for turn, topic in enumerate(sorted(self._topics(), key=lambda topic: topic.name)):
             if turn % TOPICS_AT_ONCE == TOPICS_AT_ONCE - 1:
                 await asyncio.sleep(0)
             for partition, record in self._records(topic):
                 problems = problems_of(record, live=live)
+                if TopicIdPartition(topic.topic_id, partition) in unreadable:
+                    problems = (UNREADABLE, *(p for p in problems if p != UNREADABLE))
                 sums.add(record, problems)
                 is_asked = query.topic in (None, topic.name)
                 if problems and is_asked and (query.problem or problems[0]) in problems:

@@ -17,6 +17,7 @@ from types import MappingProxyType
 
 from headrace.broker.core import encoding
 from headrace.broker.core.model import (
+    PARTITIONS_PER_SHARD,
     AnyRecord,
     ClusterObject,
     PartitionRecord,
@@ -197,6 +198,24 @@ class ClusterView:
                     found.setdefault(where, "its topic is gone from the store")
                 elif index not in present and keys.shard(name, index) not in self.faults:
                     found.setdefault(where, "its record is gone from the store")
+        return found
+
+    def unreadable(self) -> set[TopicIdPartition]:
+        """The partitions whose record in the store can't be read: what was known of them before
+        goes on, and nothing about them is changed until somebody puts the record right."""
+        found: set[TopicIdPartition] = set()
+        for key in self.faults:
+            name = keys.topic_of_shard(key) if key.startswith(keys.PARTITIONS) else ""
+            topic, shard = self._by_name.get(name), self._shards.get(key)
+            if topic is None or shard is None:
+                continue
+            if isinstance(shard, Unreadable):
+                first = int(key.rpartition("/")[2]) * PARTITIONS_PER_SHARD
+                numbers = range(first, min(first + PARTITIONS_PER_SHARD, topic.partition_count))
+                found.update(TopicIdPartition(topic.topic_id, number) for number in numbers)
+            else:
+                broken = (r for r in shard.records if isinstance(r, UnreadableRecord))
+                found.update(TopicIdPartition(topic.topic_id, r.partition) for r in broken)
         return found
 
     def listen(self, listener: Listener) -> Callable[[], None]:
