@@ -464,10 +464,13 @@ def _put_store_right(world: World) -> None:
     world.until(is_ready, HEALED_WITHIN_S)
     for _ in range(RECOVERIES_MAX):
         broker = world.rng.choice(world.brokers)
-        done = broker.live.spawn(recover(broker))
-        if world.loop.wait_for(done, within_s=HEALED_WITHIN_S):
+        process = broker.live
+        done = process.spawn(recover(broker))
+        world.until(lambda: done.done() or not process.is_alive, HEALED_WITHIN_S)  # noqa: B023
+        if done.done() and done.result():
             return
         world.run(2.0)
+        world.until(is_ready, HEALED_WITHIN_S)
     raise Stuck("the store can't be put right")
 
 
