@@ -4,6 +4,7 @@ but its data."""
 
 from __future__ import annotations
 
+import asyncio
 import fnmatch
 import importlib.util
 import os
@@ -22,7 +23,9 @@ from pathlib import Path
 from time import monotonic, sleep
 
 import pytest
+import yaml
 
+from apiserver.server import ApiServer
 from headrace.operator.builders import pods
 from headrace.sdk.sync import Admin, Consumer, Producer
 from testkit.brokers import free_ports
@@ -258,6 +261,41 @@ def test_a_broker_runs_as_nobody_on_a_root_that_cant_be_written(
     if can_confine():
         written = {file.stat().st_uid for file in data.rglob("*")}
         assert written == {USER}
+
+
+@pytest.mark.parametrize("target", ["broker", "operator"])
+async def test_what_is_left_of_the_kubernetes_client_is_enough(
+    environment: Callable[[str], Environment], open_folder: Path, tmp_path: Path, target: str
+) -> None:
+    found, log = environment(target), tmp_path / "log"
+    port, health_port = free_ports(2)
+    async with ApiServer() as api:
+        for file in (ROOT / "crds").glob("*.yaml"):
+            for document in yaml.safe_load_all(file.read_text()):
+                api.make(document)
+        kubeconfig = api.write_kubeconfig(open_folder / f"{target}.yaml", token="admin")
+        kubeconfig.chmod(0o644)
+        settings = {
+            "KUBECONFIG": str(kubeconfig),
+            "HEADRACE_STORE": "kubernetes",
+            "HEADRACE_DATA_DIR": str(open_folder / target / "data"),
+            "HEADRACE_PORT": str(port),
+            "HEADRACE_HEALTH_PORT": str(health_port),
+            "HEADRACE_DISK_RESERVE_BYTES": "1048576",
+        }
+        if target == "operator":
+            settings = {
+                "KUBECONFIG": str(kubeconfig),
+                "POD_NAMESPACE": "default",
+                "HEADRACE_OPERATOR_HEALTH_PORT": str(health_port),
+                "HEADRACE_OPERATOR_HEALTH_HOST": "127.0.0.1",
+            }
+        data = open_folder / target / "data"
+        with running(found, [target], data, log, **settings) as process:
+            url = f"http://127.0.0.1:{health_port}/readyz"
+            await asyncio.to_thread(until_ready, url, process, log)
+            process.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(process.wait, 30) == 0, log.read_text()[-3000:]
 
 
 @pytest.mark.parametrize(
