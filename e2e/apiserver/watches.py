@@ -125,7 +125,8 @@ class Watches:
             if not stream.is_silent and not await self._catch_up(stream):
                 return
             try:
-                await asyncio.wait_for(stream.bell.wait(), self.bookmark_interval_s)
+                async with asyncio.timeout(self.bookmark_interval_s):
+                    await stream.bell.wait()
             except TimeoutError:
                 if stream.bookmarks and not stream.is_silent:
                     await stream.send("BOOKMARK", self._bookmark(stream, is_end=False))

@@ -114,7 +114,9 @@ class WorkQueue:
                 if waiting and self._running < self.concurrency:
                     pause = max(0.0, min(waiting) - loop.time())
                 try:
-                    await asyncio.wait_for(self._woken.wait(), pause)
+                    # Not wait_for, which swallows a cancellation now and then (Python 3.11).
+                    async with asyncio.timeout(pause):
+                        await self._woken.wait()
                 except TimeoutError:
                     pass
         finally:
