@@ -94,3 +94,28 @@ def test_the_commands_say_yes_and_no_by_their_exit_codes(broker: BrokerProcess) 
     )
     assert unsure.code == 2
     assert "--unclean --yes" in unsure.err
+
+
+def test_many_topics_alike_are_created_and_altered_by_one_command(broker: BrokerProcess) -> None:
+    names = [f"alike-{number}" for number in range(5)]
+    made = headrace("topic", "create", *names, "--partitions", "2", bootstrap=broker.url)
+    assert (made.code, made.text.strip()) == (0, "5 of 5 topic(s) created")
+    again = headrace("topic", "create", *names, "new", bootstrap=broker.url)
+    assert again.code == 1
+    assert "alike-3: topic 'alike-3' exists already (topic_exists)" in again.err
+    fine = headrace("topic", "create", *names, "--if-not-exists", bootstrap=broker.url)
+    assert fine.code == 0, fine.err
+    altered = headrace(
+        "topic", "alter", *names, "--config", "retention.ms=60000", "--partitions", "3",
+        "--output", "json", bootstrap=broker.url,
+    )  # fmt: skip
+    assert altered.code == 0, altered.err
+    assert [each["name"] for each in altered.json["topics"]] == names
+    shown = headrace("topic", "describe", "alike-4", "--output", "json", bootstrap=broker.url).json
+    assert shown["config"]["retention.ms"]["value"] == 60000
+    assert len(shown["partitions"]) == 3
+    one_wrong = headrace(
+        "topic", "alter", "alike-0", "nothing", "--config", "retention.ms=1", bootstrap=broker.url
+    )
+    assert one_wrong.code == 1
+    assert "nothing: there is no topic 'nothing'" in one_wrong.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Annotated
 
 import typer
@@ -17,7 +18,7 @@ from headrace.cli.options import (
     output_of,
 )
 from headrace.cli.output import notice, print_json, print_tables
-from headrace.cli.session import WRONG_USAGE, fail, run_admin
+from headrace.cli.session import REFUSED, WRONG_USAGE, fail, run_admin
 from headrace.protocol import cluster_models, models
 from headrace.protocol.errors import TopicExists, TopicNotFound
 from headrace.sdk import Admin
@@ -28,12 +29,13 @@ TROUBLED_MAX = 10_000
 """Partitions with problems that are shown at most."""
 
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+TopicNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
 
 
 @topic_app.command()
 def create(
     ctx: typer.Context,
-    topic: TopicName,
+    topics: TopicNames,
     partitions: Annotated[
         int | None, typer.Option(help="How many partitions.", show_default="the cluster's: 6")
     ] = None,
@@ -47,8 +49,16 @@ def create(
     bootstrap: Bootstrap = None,
     output: Output = None,
 ) -> None:
-    """Create a topic."""
+    """Create a topic, or many alike in one call."""
     settings = config_of(config)
+    address, shown = bootstrap_of(ctx, bootstrap), output_of(ctx, output)
+    if len(topics) > 1:
+        wanted = [models.TopicCreate(name, partitions, replicas, dict(settings)) for name in topics]
+        outcomes = run_admin(address, lambda admin: admin.create_topics(wanted))
+        fine = {TopicExists.code} if if_not_exists else set[str]()
+        _show_outcomes(outcomes, shown, done="created", fine=fine)
+        return
+    topic = topics[0]
 
     async def work(admin: Admin) -> models.TopicInfo:
         try:
@@ -60,14 +70,35 @@ def create(
                 raise
             return await admin.describe_topic(topic)
 
-    made = run_admin(bootstrap_of(ctx, bootstrap), work)
-    if output_of(ctx, output) is OutputFormat.JSON:
+    made = run_admin(address, work)
+    if shown is OutputFormat.JSON:
         print_json(made)
     else:
         print_tables(
             f"topic {made.name}: {len(made.partitions)} partition(s),"
             f" {made.replicas} replica(s), id {made.topic_id}"
         )
+
+
+def _show_outcomes(
+    outcomes: list[cluster_models.TopicOutcome],
+    shown: OutputFormat,
+    *,
+    done: str,
+    fine: Collection[str] = (),
+) -> None:
+    """What became of each topic; exit code 1 if one failed otherwise than by a `fine` code."""
+    failed = [each for each in outcomes if each.error and each.error.code not in fine]
+    if shown is OutputFormat.JSON:
+        print_json({"topics": outcomes})
+    else:
+        good = sum(each.error is None for each in outcomes)
+        print_tables(f"{good:,} of {len(outcomes):,} topic(s) {done}")
+    for each in failed:
+        assert each.error is not None
+        notice(f"error: {each.name}: {each.error.message} ({each.error.code})")
+    if failed:
+        raise typer.Exit(REFUSED)
 
 
 UnderReplicated = Annotated[
@@ -169,7 +200,7 @@ def _show_troubled(address: str, problem: str, topic: str | None, output: Output
 @topic_app.command()
 def alter(
     ctx: typer.Context,
-    topic: TopicName,
+    topics: TopicNames,
     partitions: Annotated[
         int | None,
         typer.Option(help="New, larger count. Keys may move to other partitions from then on."),
@@ -186,7 +217,7 @@ def alter(
     bootstrap: Bootstrap = None,
     output: Output = None,
 ) -> None:
-    """Change a topic's settings, partitions or replicas."""
+    """Change settings, partitions or replicas of a topic, or the same of many in one call."""
     changes: dict[str, models.ConfigValue | None] = {**config_of(config)}
     changes.update(dict.fromkeys(unset or []))
     if not changes and partitions is None and replicas is None:
@@ -194,13 +225,22 @@ def alter(
             "error: nothing to change: give --config, --unset, --partitions or --replicas",
             code=WRONG_USAGE,
         )
+    address, shown = bootstrap_of(ctx, bootstrap), output_of(ctx, output)
+    if len(topics) > 1:
+        wanted = [
+            cluster_models.NamedTopicAlter(dict(changes), partitions, replicas, name=name)
+            for name in topics
+        ]
+        outcomes = run_admin(address, lambda admin: admin.alter_topics(wanted))
+        _show_outcomes(outcomes, shown, done="altered")
+        return
     altered = run_admin(
-        bootstrap_of(ctx, bootstrap),
+        address,
         lambda admin: admin.alter_topic(
-            topic, config=changes, partitions=partitions, replicas=replicas
+            topics[0], config=changes, partitions=partitions, replicas=replicas
         ),
     )
-    _show(altered, output_of(ctx, output))
+    _show(altered, shown)
 
 
 @topic_app.command()
