@@ -132,6 +132,23 @@ def test_a_target_starts_a_command_that_exists(dockerfile: Stages) -> None:
     assert stages["spark"].all_of("ENTRYPOINT") == ['["/opt/entrypoint.sh"]']
 
 
+def test_sparks_image_is_what_its_manifests_run(dockerfile: Stages) -> None:
+    arguments, stages = dockerfile
+    folder = ROOT / "examples/spark/kubernetes"
+    kubeflow = yaml.safe_load((folder / "kubeflow.yaml").read_text())["spec"]
+    apache = yaml.safe_load((folder / "apache.yaml").read_text())["spec"]
+    program = kubeflow["mainApplicationFile"].removeprefix("local://")
+    assert apache["pyFiles"] == f"local://{program}"
+    assert f"examples/spark/flights.py {program}" in stages["spark"].all_of("COPY")
+    version = apache["runtimeVersions"]["sparkVersion"]
+    assert arguments["SPARK"].startswith(f"spark:{version}-")
+    assert kubeflow["sparkVersion"] == version
+    user = stages["spark"].all_of("USER")[-1]
+    for who in ("driver", "executor"):
+        pod = yaml.safe_load((folder / f"{who}-template.yaml").read_text())
+        assert pod["spec"]["securityContext"]["fsGroup"] == int(user)  # Who may read the token.
+
+
 def test_nobody_is_root_and_nothing_builds_in_the_last_stage(dockerfile: Stages) -> None:
     _, stages = dockerfile
     for target in EXTRAS:
