@@ -117,6 +117,9 @@ class BrokerSample:
     live_brokers: int
     leaderless_partitions: int
     suspect_partitions: int
+    unreadable_records: int
+    moving_partitions: int
+    cordoned_brokers: int
     store_went_back: bool
     task_failures: Mapping[str, int]
 
@@ -146,6 +149,17 @@ _BROKER_GAUGES = (
         "headrace_suspect_partitions",
         "Partitions whose record in the store is older than what is known, or gone.",
     ),
+    (
+        "unreadable_records",
+        "headrace_unreadable_records",
+        "Partitions whose record in the store can't be read: they are frozen.",
+    ),
+    (
+        "moving_partitions",
+        "headrace_moving_partitions",
+        "Partitions on their way to other replicas or waiting for it; the controller counts.",
+    ),
+    ("cordoned_brokers", "headrace_cordoned_brokers", "Brokers that get no new replicas."),
     (
         "store_went_back",
         "headrace_store_went_back",

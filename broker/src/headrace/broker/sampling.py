@@ -37,6 +37,11 @@ def broker_sample(node: Node, inflight: Inflight) -> BrokerSample:
         live_brokers=sum(each.live for each in node.coordination.broker_statuses().values()),
         leaderless_partitions=_leaderless(node) if node.coordination.is_controller else 0,
         suspect_partitions=len(node.coordination.suspects),
+        unreadable_records=len(node.coordination.view.unreadable()),
+        moving_partitions=_moving(node) if node.coordination.is_controller else 0,
+        cordoned_brokers=len(cluster.cordoned)
+        if (cluster := node.coordination.view.cluster)
+        else 0,
         store_went_back=node.coordination.store_went_back,
         task_failures=dict(node.tasks.failures),
     )
@@ -52,6 +57,12 @@ def _leaderless(node: Node) -> int:
         for topic in view.topics.values()
         for record in view.records(topic.topic_id).values()
     )
+
+
+def _moving(node: Node) -> int:
+    """Partitions that aren't yet where they shall be."""
+    progress = node.coordination.reassignments.progress()
+    return progress.total - progress.done
 
 
 def topic_samples(manager: PartitionManager) -> Iterator[TopicSample]:
