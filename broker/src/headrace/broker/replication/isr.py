@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from headrace.broker.clock import Clock
 from headrace.broker.controller.timing import TimeSource
@@ -45,6 +46,14 @@ RETRY_S = 0.25
 """Pause before a change of unknown outcome is tried again; doubled up to `RETRY_MAX_S`."""
 
 RETRY_MAX_S = 5.0
+
+
+class _News(NamedTuple):
+    """A line of the log, for all partitions of an object that it is true of."""
+
+    level: int
+    topic: str
+    isr: str
 
 
 @dataclass(slots=True)
@@ -226,36 +235,39 @@ class IsrChanges:
         self._pending.pop(key, None)
         shard = encoding.decode_shard(item.value)
         records = shard.records if isinstance(shard, Shard) else ()
+        news: dict[_News, list[int]] = {}
         for record in records:
             replicas = pending.sets.get(record.partition)
             if replicas is not None and isinstance(record, PartitionRecord):
-                self._take_record(replicas, record)
+                told = self._take_record(replicas, record)
+                if told is not None:
+                    news.setdefault(told, []).append(record.partition)
+        for each, partitions in news.items():
+            listed = ",".join(map(str, partitions))
+            log.log(each.level, "%s/%s: in-sync replicas %s", each.topic, listed, each.isr)
         self._view.apply([Put(item)])
 
-    def _take_record(self, replicas: ReplicaSet, record: PartitionRecord) -> None:
+    def _take_record(self, replicas: ReplicaSet, record: PartitionRecord) -> _News | None:
         where = TopicIdPartition(record.topic_id, record.partition)
         partition = self._find(where)
         if partition is None or partition.replicas is not replicas:
-            return
+            return None
         before = replicas.record
         if record == before:
             replicas.withdraw()
             partition.replicas_changed()
             self._due[where] = None  # it was refused: what is wanted now?
         elif record.leader == before.leader and record.leader_epoch == before.leader_epoch:
-            self._count(partition, before, record)
             partition.become_leader(record)
+            return self._count(partition.topic, before, record)
+        return None
 
-    def _count(
-        self, partition: Partition, before: PartitionRecord, record: PartitionRecord
-    ) -> None:
+    def _count(self, topic: str, before: PartitionRecord, record: PartitionRecord) -> _News | None:
         gone = {m.broker_id for m in before.isr} - {m.broker_id for m in record.isr}
         come = {m.broker_id for m in record.isr} - {m.broker_id for m in before.isr}
         self._stats.isr_shrinks += bool(gone)
         self._stats.isr_expands += bool(come)
-        if gone or come:
-            log.log(
-                logging.WARNING if gone else logging.INFO,
-                "%s: in-sync replicas %s", partition.name,
-                ", ".join(str(member.broker_id) for member in record.isr),
-            )  # fmt: skip
+        if not gone and not come:
+            return None
+        isr = ", ".join(str(member.broker_id) for member in record.isr)
+        return _News(logging.WARNING if gone else logging.INFO, topic, isr)
