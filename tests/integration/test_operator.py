@@ -148,12 +148,14 @@ async def test_health_and_metrics(world: World) -> None:
         async with session.get(url + "/livez") as live, session.get(url + "/readyz") as ready:
             assert (live.status, ready.status) == (200, 200)
             assert await ready.json() == {"state": "leader"}
-        async with session.get(url + "/metrics") as response:
-            text = await response.text()
+        text = ""
+        async with asyncio.timeout(20):
+            while 'kind="BrokerCluster",state="not_ready"} 1.0' not in text:
+                async with session.get(url + "/metrics") as response:
+                    text = await response.text()
         for wanted in (
             'headrace_operator_reconciliations_total{kind="BrokerCluster",result="ok"}',
             'headrace_operator_reconciliation_duration_seconds_count{kind="BrokerCluster"}',
-            'headrace_operator_resources{kind="BrokerCluster",state="not_ready"} 1.0',
             "headrace_operator_leads 1.0",
             'headrace_operator_kubernetes_requests_total{code="201",kind="StatefulSet"',
         ):
