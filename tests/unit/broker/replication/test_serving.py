@@ -24,6 +24,7 @@ from headrace.broker.replication import serving
 from headrace.broker.replication.serving import ReplicaServer
 from headrace.broker.replication.stats import ReplicationStats
 from headrace.protocol import framing
+from headrace.protocol.errors import Conflict
 from headrace.protocol.ids import TopicId
 from headrace.protocol.replication import (
     ReplicaPart,
@@ -181,3 +182,14 @@ async def test_records_are_deleted_once_every_in_sync_follower_has_heard_of_it(l
     await led.fetch(IN_SYNC)
     assert partition.replicas_before(1) == []
     assert partition.replicas_before(2) == [IN_SYNC]
+
+
+async def test_a_request_that_arrives_twice_begins_its_session_once(led: Led) -> None:
+    append(led.partition(0), b"one")
+    first = await led.fetch(BEHIND, part(0, 0, -1))
+    assert first[0].length > 0
+    led._sequences[BEHIND] = 0
+    with pytest.raises(Conflict, match="begun already"):
+        await led.fetch(BEHIND, part(0, 0, -1))
+    led._sequences[BEHIND] = 1
+    assert not await led.fetch(BEHIND, part(0, 1, EPOCH)), "the session goes on"

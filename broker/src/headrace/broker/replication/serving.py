@@ -133,6 +133,10 @@ class ReplicaServer:
         if known is not None and request.session < known.session:
             raise Fenced(f"a later process of broker {request.broker} fetches here")
         if request.sequence == 0:
+            if known is not None and known.number == request.fetch_session:
+                # The same request a second time. Were it to begin anew, the first one's answer
+                # would be taken, and what this one answers lost: never listed again.
+                raise Conflict("the fetch session has begun already: begin anew")
             if known is not None:
                 known.close()
             fresh = self.sessions[request.broker] = FollowerSession(request, now_s)
