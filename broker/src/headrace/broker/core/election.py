@@ -37,7 +37,7 @@ class LogEnd(NamedTuple):
 
 
 NO_LOG = LogEnd(-2, -2)
-"""The end of a log that can't be used: broken, lost, or not to be opened for now."""
+"""The end of a log that can't be used: broken, lost, or not to be opened at present."""
 
 
 @dataclass(frozen=True, slots=True)
