@@ -103,7 +103,8 @@ class Emulator:
             return future.result(CALL_TIMEOUT_S)
         except TimeoutError:
             self._loop.call_soon_threadsafe(_show_tasks, self._loop)
-            faulthandler.dump_traceback(sys.__stderr__)
+            if sys.__stderr__ is not None:
+                faulthandler.dump_traceback(sys.__stderr__)
             raise
 
     async def _start(self) -> None:
