@@ -12,7 +12,7 @@ BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test demo bench bench-peers simulate e2e e2e-kind soak docs format clean images
+.PHONY: help setup check test demo bench bench-three bench-peers simulate e2e e2e-kind soak docs format clean images
 
 help: ## this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(firstword $(MAKEFILE_LIST)) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1|\2/' | while IFS='|' read -r verb text; do printf '%-16s %s\n' "$$verb" "$$text"; done
@@ -43,6 +43,9 @@ demo: $(STAMP) ## a broker, real data through it, a SIGKILL in the middle, nothi
 
 bench: $(STAMP) ## throughput and latency of this machine (bench/README.md says how to read it)
 	$(BIN)/python bench/run.py
+
+bench-three: $(STAMP) ## what replication, a death, a stop and a copy cost on three brokers
+	$(BIN)/python bench/three_brokers.py
 
 bench-peers: $(BENCH_STAMP) ## the same work on Kafka, RabbitMQ streams, Redis and NATS beside it (bench/README.md)
 	$(BENCH_VENV)/bin/python bench/peers.py
