@@ -36,8 +36,11 @@ from headrace.protocol.ids import TopicId
 
 log = logging.getLogger(__name__)
 
-TOPICS_PER_TURN = 200
+TOPICS_PER_TURN = 100
 """Topics looked at before the loop gets its turn."""
+
+WRITES_AT_ONCE = 400
+"""Objects gathered for one call of the store, so that a thousand elections are few of them."""
 
 PASSES_MAX = 10
 """Rounds over a topic until nothing is left to do; each record takes one step in a round."""
@@ -126,21 +129,30 @@ class TopicSteps:
         """One step for each of the topics' records that needs one; whether there was any. Without
         `elect` only what is missing is made (that needs no judgement on who is alive)."""
         wanted, changed, load = list(names), False, Load(self._view)
+        writes: dict[str, tuple[str | None, bytes | None]] = {}
         writing: asyncio.Future[bool] | None = None
         try:
             for first in range(0, len(wanted), TOPICS_PER_TURN):
                 turn = wanted[first : first + TOPICS_PER_TURN]
-                writes = self._writes_of(turn, load, elect=elect, log_ends=log_ends or {})
-                if writing is not None:
-                    await writing
-                    writing = None
-                if writes:
+                writes |= self._writes_of(turn, load, elect=elect, log_ends=log_ends or {})
+                is_last = first + TOPICS_PER_TURN >= len(wanted)
+                if writes and (is_last or len(writes) >= WRITES_AT_ONCE):
+                    changed = True
+                    if writing is not None:
+                        await writing
                     # Other topics follow while the store writes these.
-                    changed, writing = True, asyncio.ensure_future(self._writer.update_many(writes))
+                    writing = asyncio.ensure_future(self._writer.update_many(writes))
+                    writes = {}
                 await asyncio.sleep(0)
-        finally:
+        except BaseException:
+            # What the write says must not take the place of a cancellation: the loop that asked
+            # would go on for ever.
             if writing is not None:
-                await writing
+                writing.cancel()
+                await asyncio.gather(writing, return_exceptions=True)
+            raise
+        if writing is not None:
+            await writing
         return changed
 
     def _writes_of(
