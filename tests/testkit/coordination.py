@@ -39,6 +39,14 @@ class Volume:
         """Keeps the meta; from now on the directory counts as in use."""
         self.state = LocalState(meta=meta, ending="same_boot", same_volume=True)
 
+    @property
+    def found(self) -> LocalState:
+        """What a start reads: the state with the last number that a process noted (H27)."""
+        meta = self.state.meta
+        if meta is None:
+            return self.state
+        return replace(self.state, meta=replace(meta, beat=max(meta.beat, self.copies.beat)))
+
     def power_cut(self) -> None:
         """The machine lost its page cache."""
         self.state = replace(self.state, ending="other_boot")
@@ -86,7 +94,7 @@ def make_node(
     coordination = Coordination(
         store,
         Identity(broker_id=broker_id, url=f"http://127.0.0.1:{9420 + 2 * broker_id}"),
-        local=kept.state,
+        local=kept.found,
         prepare=kept.prepare,
         on_overtaken=overtaken.append,
         peers=network.peers_of(broker_id),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 from headrace.broker.controller import leases
@@ -74,9 +75,12 @@ class Controller:
         own: Callable[[], Registration],
         clock: TimeSource,
         brokers_expected: int = 1,
+        failures: Counter[str] | None = None,
     ) -> None:
         """`brokers_expected`: so many shall run before the system's topics are made, so that they
-        are spread and replicated from the beginning; they aren't waited for for ever."""
+        are spread and replicated from the beginning; they aren't waited for for ever. `failures`
+        counts rounds that failed."""
+        self._failures = Counter[str]() if failures is None else failures
         self._brokers_expected = brokers_expected
         self._began_s = clock.monotonic()
         self._writer = writer
@@ -148,6 +152,7 @@ class Controller:
                 await self.tick()
             except HeadraceError as error:
                 log.warning("the controller's round failed, it comes again: %s", error)
+                self._failures["controller"] += 1
                 self._all_dirty = True
             except BaseException:
                 self._all_dirty = True

@@ -126,6 +126,7 @@ class Coordination:
             own=lambda: self._membership.registration,
             clock=clock,
             brokers_expected=brokers_expected,
+            failures=failures,
         )
         self._prober = Prober(
             peers, self.view, self._statuses, self._controller,

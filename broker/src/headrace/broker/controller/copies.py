@@ -123,7 +123,7 @@ class CopyKeeper:
                 self._note(WHOLE, encoding.encode_cluster(cluster))
 
     async def run(self) -> None:
-        """For ever; for a task. A disk that can't be written is tried again."""
+        """For ever; for a task that is started again after it failed."""
         while True:
             await self._wake.wait()
             await self._clock.sleep(DEBOUNCE_S)
@@ -134,6 +134,7 @@ class CopyKeeper:
             except HeadraceError as error:
                 log.warning("the copies of the store's records weren't written: %s", error)
                 await self._clock.sleep(RETRY_S)
+                raise
 
     async def flush(self) -> None:
         """Writes what is due.

@@ -145,15 +145,17 @@ class Membership:
         return leases.decode(item.value) if item else None
 
     async def keep(self) -> None:
-        """Renews the lease and stays registered, for ever. For a task."""
+        """Renews the lease and stays registered, for ever. For a task that is started again soon
+        after it failed.
+
+        Raises:
+            StoreUnavailable: no answer. Conflict: others kept changing the lease.
+        """
         while not self.overtaken:
+            await self._beat_on_disk()
+            await self._renew()
+            await self._stay_registered()
             await self._clock.sleep(RENEW_PERIOD_S)
-            try:
-                await self._beat_on_disk()
-                await self._renew()
-                await self._stay_registered()
-            except HeadraceError as error:
-                log.warning("the lease wasn't renewed: %s", error)
 
     async def _stay_registered(self) -> None:
         """Writes the registration again if somebody removed it, or the store went back to an

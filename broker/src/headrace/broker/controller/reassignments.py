@@ -44,7 +44,6 @@ from headrace.broker.store import keys
 from headrace.broker.store.base import Item, Store
 from headrace.protocol.errors import (
     BrokerNotFound,
-    HeadraceError,
     PlanRefused,
     TopicNotFound,
 )
@@ -221,15 +220,12 @@ class Reassignments:
             self._wake.set()
 
     async def run(self) -> None:
-        """For ever; errors are logged and tried again. For a task."""
+        """For ever; for a task that is started again after it failed."""
         while True:
             await self._clock.wait(self._wake, ROUND_PERIOD_S)
             await self._clock.sleep(ROUND_PAUSE_S)
             self._wake.clear()
-            try:
-                await self.round()
-            except HeadraceError as error:
-                log.warning("moving replicas failed, it goes on later: %s", error)
+            await self.round()
 
     async def round(self) -> None:
         """What there is to do now, if this broker is the controller."""

@@ -61,12 +61,10 @@ class SuspectWatch:
         """Whether the store as a whole is older than what this broker has seen."""
 
     async def run(self) -> None:
-        """For ever; for a task. A store that doesn't answer changes nothing."""
+        """For ever; for a task that is started again after it failed. A store that doesn't answer
+        changes nothing."""
         while True:
-            try:
-                await self.look()
-            except HeadraceError as error:
-                log.debug("suspects weren't looked at: %s", error)
+            await self.look()
             await self._clock.sleep(LOOK_PERIOD_S)
 
     async def look(self) -> None:
