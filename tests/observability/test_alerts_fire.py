@@ -292,7 +292,11 @@ def scrape_at_zero(metric: str, brokers: list[BrokerProcess]) -> Scrape:
 
 
 def test_compaction_without_room(broker: BrokerProcess) -> None:
-    config = {"cleanup.policy": "compact", "segment.bytes": 20_000, "segment.ms": 1_000}
+    config: dict[str, str | int | float | bool] = {
+        "cleanup.policy": "compact",
+        "segment.bytes": 20_000,
+        "segment.ms": 1_000,
+    }
     broker.set(HEADRACE_COMPACTION_INTERVAL_MS="3600000")
     broker.start()
     with sync.Admin(broker.url) as admin, sync.Producer(broker.url) as producer:
