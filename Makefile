@@ -35,8 +35,11 @@ check: $(STAMP) ## lint, format, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+# Tests mostly wait for processes: more of them than cores.
+WORKERS ?= 4
+
 test: $(STAMP) ## the whole test suite (soak tests aside)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS)
 
 demo: $(STAMP) ## a broker, real data through it, a SIGKILL in the middle, nothing missing
 	$(BIN)/headrace demo

@@ -24,7 +24,7 @@ CONFIG: dict[str, str | int | float | bool] = {
 }
 
 
-def wait_until(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
+def wait_until(condition: Callable[[], object], timeout_s: float = 60.0) -> None:
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, "it didn't come to that"

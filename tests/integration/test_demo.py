@@ -7,6 +7,7 @@ import pytest
 from testkit.command_line import headrace
 
 
+@pytest.mark.timeout(200)
 def test_the_demo_passes_and_shows_what_it_checked() -> None:
     done = headrace("demo", "--records", "20000")
     assert done.code == 0, done.text + done.err

@@ -24,7 +24,7 @@ from testkit.clusters import ClusterProcesses
 from testkit.http import Http, one_batch
 
 BY_NAME = {alert.name: alert for alert in ALERTS}
-WITHIN_S = 30.0
+WITHIN_S = 60.0
 
 
 def look(brokers: list[BrokerProcess]) -> Scrape:

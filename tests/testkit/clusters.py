@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import secrets
+import time
+import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -49,7 +52,20 @@ class ClusterProcesses:
             broker.launch()
         for broker in self.brokers:
             broker.wait_ready()
+        self.wait_known()
         return self
+
+    def wait_known(self, timeout_s: float = 30.0) -> None:
+        """Waits until every broker takes all for live: a topic needs as many as it has replicas."""
+        deadline = time.monotonic() + timeout_s
+        for broker in self.brokers:
+            while True:
+                with urllib.request.urlopen(broker.health_url + "/metrics", timeout=10) as answer:
+                    found = re.search(rb"^headrace_live_brokers (\S+)", answer.read(), re.M)
+                if found and float(found[1]) >= len(self.brokers):
+                    break
+                assert time.monotonic() < deadline, "not all are taken for live"
+                time.sleep(0.05)
 
     def stop(self) -> list[int]:
         """SIGTERM to all at once; the exit codes."""

@@ -43,7 +43,7 @@ def headrace(*args: str, stdin: bytes = b"", bootstrap: str = "", **changes: str
     if bootstrap:
         env["HEADRACE_BOOTSTRAP"] = bootstrap
     done = subprocess.run(
-        [*COMMAND, *args], input=stdin, capture_output=True, env=env, timeout=60, check=False
+        [*COMMAND, *args], input=stdin, capture_output=True, env=env, timeout=180, check=False
     )
     return Done(done.returncode, done.stdout, done.stderr.decode())
 

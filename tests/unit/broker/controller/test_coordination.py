@@ -14,7 +14,7 @@ from headrace.broker.controller.view import RecordChanged, TopicChanged, TopicTo
 from headrace.broker.core.model import Leader
 from headrace.broker.core.standing import LocalMeta, LocalState
 from headrace.broker.store import keys
-from headrace.broker.store.base import Change
+from headrace.broker.store.base import Applied, Change
 from headrace.broker.store.memory import Call, Fate, MemoryCluster, MemoryStore
 from headrace.broker.store.sqlite import SqliteStore
 from headrace.protocol.errors import (
@@ -191,9 +191,11 @@ async def test_a_partition_record_that_cannot_be_read_freezes_only_itself(
     document = msgspec.json.decode(item.value)
     document["records"][0] = ["by hand"]
     raw = msgspec.json.encode(document)
-    cluster.apply(Change(key, raw, item.revision))
+    assert isinstance(cluster.apply(Change(key, raw, item.revision)), Applied)
     again = await start_node(MemoryStore(cluster), volume=first.volume)
-    assert [r.partition for r in again.records("orders")] == [1, 2]
+    async with asyncio.timeout(10):
+        while [r.partition for r in again.records("orders")] != [1, 2]:
+            await asyncio.sleep(0.01)
     assert {r.leader for r in again.records("orders")} == {Leader(0, 2)}
     assert b'["by hand"]' in cluster.objects[key].value
     await again.coordination.stop()
