@@ -39,15 +39,27 @@ OPERATIONS = [
     ("GET", routes.PARTITION_RECORDS),
     ("POST", routes.OFFSETS), ("POST", routes.DELETE_RECORDS), ("GET", routes.GROUPS),
     ("GET", routes.GROUP), ("DELETE", routes.GROUP), ("GET", routes.GROUP_OFFSETS),
-    ("POST", routes.GROUP_OFFSETS),
+    ("POST", routes.GROUP_OFFSETS), ("POST", routes.GROUP_HEARTBEAT),
+    ("POST", routes.CREATE_TOPICS), ("POST", routes.ALTER_TOPICS),
+    ("POST", routes.DESCRIBE_TOPICS), ("GET", routes.CLUSTER_CONFIG),
+    ("GET", routes.CLUSTER_HEALTH), ("GET", routes.RESTART_CHECK), ("GET", routes.PLACEMENT),
+    ("GET", routes.REASSIGNMENTS), ("POST", routes.REASSIGNMENTS),
+    ("DELETE", routes.REASSIGNMENTS), ("POST", routes.ELECT_LEADER),
+    ("POST", routes.CLUSTER_RECOVER), ("PATCH", routes.CLUSTER_CONFIG),
+    # The last: a broker that is cordoned takes no topics.
+    ("POST", routes.CORDON), ("POST", routes.DRAIN), ("POST", routes.UNCORDON),
 ]  # fmt: skip
 BINARY = [routes.PRODUCE, routes.FETCH]
 UNFUZZED = [("GET", routes.OPENAPI)]
 """schemathesis leaves out the path that it got the document from."""
 
 NOTHING_TO_GET_WRONG = {
+    ("GET", routes.CLUSTER_CONFIG), ("GET", routes.REASSIGNMENTS),
     ("GET", routes.CLUSTER), ("GET", routes.BROKERS), ("GET", routes.GROUPS),
 }  # fmt: skip
+
+EACH_FOR_ITSELF = {routes.CREATE_TOPICS, routes.ALTER_TOPICS, routes.DESCRIBE_TOPICS}
+"""What is wrong with one topic of many is answered beside the others, with 200."""
 
 CHECKS = [
     not_a_server_error,
@@ -87,7 +99,9 @@ def session() -> Iterator[requests.Session]:
 
 def send(case: Case[Any], session: requests.Session) -> None:
     """Sends a case and checks the answer."""
-    case.call_and_validate(session=session, checks=CHECKS, timeout=30)
+    left_out = {checks.negative_data_rejection} if case.path in EACH_FOR_ITSELF else set()
+    asked = [check for check in CHECKS if check not in left_out]
+    case.call_and_validate(session=session, checks=asked, timeout=30)
 
 
 def aim(case: Case[Any], broker: BrokerProcess, session: requests.Session) -> bool:

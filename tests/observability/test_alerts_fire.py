@@ -90,16 +90,20 @@ def test_brokers_that_die_show_by_what_their_partitions_lack(cluster: ClusterPro
     until_it_fires("HeadraceUnderMinIsr", rest[:1])
 
 
-def test_without_the_store_there_is_no_controller_and_who_is_alone_takes_nothing(
-    cluster: ClusterProcesses,
-) -> None:
+def test_a_controller_that_dies_is_missed(cluster: ClusterProcesses) -> None:
+    until_quiet("HeadraceController", cluster.brokers)
+    found = look(cluster.brokers).of("headrace_is_controller", {})
+    (pod,) = (dict(labels)["pod"] for labels, value in found.items() if value)
+    cluster.brokers[int(pod.removeprefix("main-"))].kill()
+    until_it_fires("HeadraceController", cluster.brokers)
+
+
+def test_who_is_alone_takes_nothing(cluster: ClusterProcesses) -> None:
     with sync.Admin(cluster.bootstrap) as admin:
         admin.create_topic("orders", partitions=3, replicas=3)
-    until_quiet("HeadraceController", cluster.brokers)
     held = sqlite3.connect(cluster.store_path, isolation_level=None, timeout=5)
     try:
         held.execute("BEGIN EXCLUSIVE")
-        until_it_fires("HeadraceController", cluster.brokers)
         for broker in cluster.brokers[1:]:
             broker.signal(signal.SIGSTOP)
         until_it_fires("HeadraceIsolated", cluster.brokers[:1])
@@ -122,6 +126,8 @@ def test_a_store_that_was_put_back_shows(cluster: ClusterProcesses) -> None:
         backup = {path.name: path.read_bytes() for path in cluster.folder.glob("cluster.sqlite*")}
         cluster.start()
         admin.create_topic("later", partitions=3, replicas=3)
+    for broker in cluster.brokers:
+        until_copied(broker, b"later")
     cluster.kill()
     for path in cluster.folder.glob("cluster.sqlite*"):
         path.unlink()
@@ -131,6 +137,14 @@ def test_a_store_that_was_put_back_shows(cluster: ClusterProcesses) -> None:
         broker.launch()
     until_it_fires("HeadraceStoreWentBack", cluster.brokers)
     until_it_fires("HeadraceSuspectPartitions", cluster.brokers)
+
+
+def until_copied(broker: BrokerProcess, word: bytes) -> None:
+    """Waits until the broker's disk has copies of what the store says about it."""
+    deadline = time.monotonic() + WITHIN_S
+    while word not in (broker.data_dir / "states").read_bytes():
+        assert time.monotonic() < deadline, "no copy is written"
+        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -254,10 +268,10 @@ def test_work_in_the_background_that_keeps_failing(broker: BrokerProcess) -> Non
 
 
 def _damage(log: Path) -> None:
-    """Turns a bit round in the middle of the oldest segment."""
+    """Turns a bit round in the first of many batches."""
     (segment, *_) = sorted(log.glob("*.log"))
     data = bytearray(segment.read_bytes())
-    data[len(data) // 2] ^= 1
+    data[100] ^= 1
     segment.write_bytes(data)
 
 
@@ -268,7 +282,8 @@ def test_logs_that_break(cluster: ClusterProcesses) -> None:
             for name, replicas in (("copied", 3), ("alone", 1))
         }
         for name in topics:
-            producer.send_many(name, [b"x" * 100] * 100)
+            for _ in range(10):
+                producer.send(name, b"x" * 100)
         (alone,) = admin.describe_topic("alone").partitions
         (copied,) = admin.describe_topic("copied").partitions
     follower = next(at for at in copied.replicas if at != copied.leader)

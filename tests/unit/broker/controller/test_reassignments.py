@@ -171,8 +171,8 @@ async def test_new_brokers_get_their_share_and_nothing_is_left_behind(brokers: B
             await asyncio.sleep(0.05)
     await eventually(lambda: asked.progress().total == 0)
     await eventually(lambda: brokers.still("orders"))
-    copies = Counter(broker for held in brokers.replicas("orders") for broker in held)
-    assert len(copies) == 4
+    await eventually(lambda: len({b for held in brokers.replicas("orders") for b in held}) == 4)
+    await eventually(lambda: brokers.still("orders"))
     for record in brokers.any.records("orders"):
         assert {entry.broker_id for entry in record.isr} == set(record.replicas)
 
