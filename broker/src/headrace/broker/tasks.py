@@ -25,7 +25,7 @@ class TaskGroup:
         """`failures`: to count in together with other groups."""
         self.failures: Counter[str] = Counter() if failures is None else failures
         """How often each task failed, by name, for metrics."""
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
         self._is_stopped = False
 
     def every(self, seconds: float, work: Callable[[], Awaitable[None]], *, name: str) -> None:
@@ -79,8 +79,8 @@ class TaskGroup:
     def _spawn(self, coroutine: Awaitable[None], name: str) -> asyncio.Task[None]:
         task: asyncio.Task[None] = asyncio.ensure_future(coroutine)
         task.set_name(name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         if self._is_stopped:
             task.cancel()
         return task

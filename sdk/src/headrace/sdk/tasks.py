@@ -11,13 +11,14 @@ class Tasks:
     """The tasks that an object has started and that still run."""
 
     def __init__(self) -> None:
-        self._running: set[asyncio.Task[None]] = set()
+        # In the order of their start: a set's would differ from run to run.
+        self._running: dict[asyncio.Task[None], None] = {}
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Starts `work` on the running loop."""
         task = asyncio.get_running_loop().create_task(work)
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        self._running[task] = None
+        task.add_done_callback(lambda done: self._running.pop(done, None))
         return task
 
     async def wait(self) -> None:

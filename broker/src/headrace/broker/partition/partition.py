@@ -115,7 +115,7 @@ class Partition:
         self.stats = PartitionStats()
         self._learning: asyncio.Future[ProducerState] | None = None
         self._commits = CommitWaiters()
-        self._readers: set[ReadWaiter] = set()
+        self._readers: dict[ReadWaiter, None] = {}  # in the order of their coming
 
     def configure(self, config: TopicConfig) -> None:
         """Takes the topic's settings as they are now."""
@@ -527,11 +527,11 @@ class Partition:
 
     def subscribe(self, reader: ReadWaiter) -> None:
         """Wakes `reader` at every change from now on."""
-        self._readers.add(reader)
+        self._readers[reader] = None
 
     def unsubscribe(self, reader: ReadWaiter) -> None:
         """Wakes it no more."""
-        self._readers.discard(reader)
+        self._readers.pop(reader, None)
 
     @property
     def has_readers(self) -> bool:

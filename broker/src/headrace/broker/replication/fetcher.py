@@ -107,7 +107,7 @@ class LeaderLoop:
         self._sequence = 0
         self._is_waiting = False
         self._work = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their start
         self._lister: asyncio.Task[None] | None = None
         self._begin_anew()
 
@@ -174,8 +174,8 @@ class LeaderLoop:
 
     def _spawn(self, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(lambda done: self._tasks.pop(done, None))
         return task
 
     # --- the loop ---------------------------------------------------------------------------------
@@ -204,7 +204,7 @@ class LeaderLoop:
                     self._begin_anew()
                     await self._context.time.sleep(self._pause_s(failures))
         finally:
-            for task in self._tasks:
+            for task in list(self._tasks):
                 task.cancel()
 
     def _failed(self, error: HeadraceError, failures: int) -> None:
